@@ -173,7 +173,7 @@ def test_without_a_gateway_a_step_needs_a_url(target: str) -> None:
 
 
 BODY = {
-    "source": "client", "ok": True, "none": None, "text": "[x]", "labels": ["dog", 3],
+    "source": "client", "ok": True, "none": None, "text": "[x]", "labels": ["dog"], "numbers": [1, 3],
     "instances": [{"intval": 0, "strval": "kserve"}, {"intval": 11, "strval": "1red-server1", "words": "a b"}],
     "predictions": ["dog", {"class": "news"}],
 }  # fmt: skip
@@ -185,10 +185,12 @@ BODY = {
         ("[@this].#(source==client)", True), ('[@this].#(source=="client")', True), ("[@this].#(source==me)", False),
         ("instances.#(intval>10)", True), ("instances.#(intval>11)", False), ("instances.#(intval>=11).strval", True),
         ("instances.#(intval<=0)", True), ("instances.#(intval!=0)", True), ("instances.#( intval < 0 )", False),
-        ("instances.#(strval%*red-server*)", True), ("instances.#(strval!%*e*)", False), ("[@this].#(text%[?])", True),
+        ("instances.#(strval%*red-server*)", True), ("instances.#(strval!%*e*)", False),
+        ('[@this].#(text%"[?]")', True),
         ('[@this].#(predictions.0=="dog")', True), ('[@this].#(predictions.1.class=="news")', True),
         ("predictions.1.class", True), ("predictions.2", False), ("predictions.x", False), ("source.x", False),
-        ('labels.#(=="dog")', True), ("labels.#(>2)", True), ("labels.#(>3)", False), ("labels.#(%d?g)", True),
+        ('labels.#(=="dog")', True), ("numbers.#(>2)", True), ("numbers.#(>3)", False),
+        ("labels.#(%d?g)", True), ("labels.#(>3)", True),
         ("[@this].#(ok==true)", True), ("[@this].#(ok!=true)", False), ("[@this].#(ok>false)", True),
         ("[@this].#(ok%t*)", False), ("none", True), ("[@this].#(none==null)", False), ("[@this].#(none)", True),
         ("instances.#(words==a b)", True), ("instances.#(missing)", False), ("[@this]", True), ("source", True),

@@ -1,13 +1,14 @@
 """Router component: the gateway's data plane in front of one service's engines, which it discovers by itself.
 
 Every endpoint is a backend of its own, so that the strategy decides among them. With `prefill_decode` a prefill engine
-computes the KV cache of the prompt, by the protocol of the engines, and a decoder answers.
+computes the KV cache of the prompt, by the protocol of the engines, and a decoder answers. The router of an
+InferenceGraph has one endpoint, in its own process, which executes the graph.
 """
 
 import asyncio
 import signal
 import socket
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, EndpointFile, healthy_ids
 from pilotlight.gateway.engine_router.load_balancer import RouterDataPlane
@@ -15,6 +16,9 @@ from pilotlight.gateway.engine_router.settings import RouterSettings
 from pilotlight.gateway.listeners import BACKLOG, Address, bind
 from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.routing_table import Replica
+
+if TYPE_CHECKING:
+    from pilotlight.gateway.engine_router.graph_server import GraphServer
 
 REFRESH_S: Final = 0.5  # between two discoveries
 DRAIN_S: Final = 30.0
@@ -51,7 +55,7 @@ class Router:
     """`/ready` is 503 until every component has a healthy endpoint."""
 
     def __init__(self, settings: RouterSettings) -> None:
-        self._settings = settings
+        self._settings, self._graph = settings, _graph_server(settings)
         self._engines = self._pool(settings.engine, settings.engine_port)
         self._decoders = self._pool(settings.decoder, settings.decoder_port) if settings.disaggregated else None
         self._plane = RouterDataPlane(settings)
@@ -71,7 +75,7 @@ class Router:
         create_server = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
         server = await create_server(self._plane.protocol_factory(self._plane.key), sock=listener, backlog=BACKLOG)
         port = self._settings.port or listener.getsockname()[1]
-        log("router.listening", self._settings.strategy, http_port=port)
+        log("router.listening", "graph" if self._settings.graph else self._settings.strategy, http_port=port)
         discovery = asyncio.create_task(self._watch_endpoints())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([discovery, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -83,13 +87,19 @@ class Router:
         server.close()
         await self._plane.drain(DRAIN_S)
         self._reporter.close()
+        if self._graph is not None:
+            await self._graph.close()
         log("router.ended", "nothing is in flight")
         if failure is not None:
             raise failure
 
     def _pool(self, workload: str, port: int) -> EndpointPool:
         folder, namespace = self._settings.endpoints, self._settings.namespace
-        source = EndpointFile(folder, namespace, workload) if folder else DnsEndpoints(namespace, workload, port)
+        source: EndpointSource
+        if self._graph is not None:
+            source = self._graph
+        else:
+            source = EndpointFile(folder, namespace, workload) if folder else DnsEndpoints(namespace, workload, port)
         return EndpointPool(source, self._settings.health_check_s)
 
     async def _watch_endpoints(self) -> None:
@@ -107,6 +117,15 @@ class Router:
     def _metrics_page(self) -> tuple[int, str, bytes]:
         self._reporter.report()
         return self._metrics.page()
+
+
+def _graph_server(settings: RouterSettings) -> "GraphServer | None":
+    """Return the endpoint of an InferenceGraph; aiohttp is imported for it alone."""
+    if not settings.graph:
+        return None
+    from pilotlight.gateway.engine_router.graph_server import GraphServer
+
+    return GraphServer(settings)
 
 
 async def run(settings: RouterSettings) -> None:

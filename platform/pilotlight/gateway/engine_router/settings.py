@@ -1,7 +1,7 @@
 """Settings of a router component, from the variables that the plan writes (`plan/router.py`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +10,7 @@ from pilotlight.contract import ENV_ROUTER_PREFIX, ENV_SETTINGS_PREFIX, HTTP_POR
 from pilotlight.errors import UsageError
 from pilotlight.gateway.cluster.settings import number, parse_proxies
 from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS
+from pilotlight.gateway.engine_router.graph import Graph, read_graph
 from pilotlight.wire.client_address import Networks
 
 PORT: Final = f"{ENV_SETTINGS_PREFIX}HTTP_PORT"
@@ -37,6 +38,10 @@ class RouterSettings:
     bootstrap_port: int = BOOTSTRAP_PORT  # of SGLang's prefill engines
     engine_port: int = HTTP_PORT
     decoder_port: int = HTTP_PORT
+    graph: Graph = field(default_factory=dict)  # of an InferenceGraph, in place of engines
+    timeout_s: float = 300.0  # of a request to the graph, all steps together
+    step_timeout_s: float = 0.0  # of one step; 0: none of its own
+    gateway_url: str = ""  # of one machine, through which services are called; empty: by the cluster's DNS
 
     @property
     def disaggregated(self) -> bool:
@@ -45,7 +50,8 @@ class RouterSettings:
 
 def read(environ: Mapping[str, str]) -> RouterSettings:
     """Return the settings. Raises UsageError, which names the variable."""
-    engine = environ.get(f"{ENV_ROUTER_PREFIX}ENGINE", "")
+    graph = _read_graph(environ.get(f"{ENV_ROUTER_PREFIX}GRAPH", ""))
+    engine = environ.get(f"{ENV_ROUTER_PREFIX}ENGINE") or (environ.get(contract.ENV_SERVICE, "graph") if graph else "")
     strategy = environ.get(f"{ENV_ROUTER_PREFIX}STRATEGY") or "least_loaded"
     decoder = environ.get(f"{ENV_ROUTER_PREFIX}DECODER", "")
     if not engine:
@@ -60,11 +66,22 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
     if protocol not in PROTOCOLS:
         raise UsageError(f"{ENV_ROUTER_PREFIX}PROTOCOL = {protocol}, must be one of {', '.join(PROTOCOLS)}")
     folder = environ.get(contract.ENV_ENDPOINTS_DIR)
+    ports = (int(number(environ, f"{ENV_ROUTER_PREFIX}{name}", port, 65535, 1)) for name, port in PORTS.items())
+    bootstrap_port, engine_port, decoder_port = ports
     return RouterSettings(
         engine, environ.get(f"{ENV_ROUTER_PREFIX}NAMESPACE") or "default", decoder, strategy,
         number(environ, f"{ENV_ROUTER_PREFIX}HEALTH_CHECK_INTERVAL_S", 10.0, 3600, 0.1),
         Path(folder) if folder else None, environ.get(HOST) or ALL_INTERFACES,
         int(number(environ, PORT, HTTP_PORT, 65535)), environ.get(contract.ENV_ACCESS_FILE, ""),
         parse_proxies(environ.get(contract.ENV_TRUSTED_PROXIES, ""), contract.ENV_TRUSTED_PROXIES),
-        protocol, *(int(number(environ, f"{ENV_ROUTER_PREFIX}{name}", port, 65535, 1)) for name, port in PORTS.items()),
+        protocol, bootstrap_port, engine_port, decoder_port, graph,
+        number(environ, f"{ENV_ROUTER_PREFIX}TIMEOUT_S", 300.0, 3600, 0.1),
+        number(environ, f"{ENV_ROUTER_PREFIX}STEP_TIMEOUT_S", 0.0, 3600), environ.get(contract.ENV_GATEWAY_URL, ""),
     )  # fmt: skip
+
+
+def _read_graph(text: str) -> Graph:
+    try:
+        return read_graph(text) if text else {}
+    except ValueError as error:
+        raise UsageError(f"{ENV_ROUTER_PREFIX}GRAPH must be the nodes of an InferenceGraph as JSON: {error}") from None

@@ -1,0 +1,137 @@
+"""The executor of an InferenceGraph behind the router's data plane: an HTTP server on a private socket, and its client.
+
+The data plane admits, counts and drains requests as for any endpoint; this one calls the services of the steps.
+"""
+
+import asyncio
+import json
+import secrets
+from contextlib import suppress
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+from pilotlight import contract
+from pilotlight.gateway.engine_router.graph import JSON, Execution, GraphError, Message, Step, inference_path
+from pilotlight.gateway.engine_router.settings import RouterSettings
+from pilotlight.gateway.metrics_and_reports import log
+from pilotlight.gateway.routing_table import Replica
+from pilotlight.k8s import names
+from pilotlight.wire.http1_strict_parser import MAX_HEAD
+from pilotlight.wire.unix_socket import SCHEME, socket_path
+
+MAX_BODY: Final = 64 << 20  # of a request, and of an answer of a step
+PORT: Final = 1  # names the socket
+PROPAGATED: Final = (contract.HEADER_REQUEST_ID, contract.HEADER_TRACEPARENT, contract.HEADER_TRACESTATE)
+AUTHORIZATION: Final = "authorization"  # for services of the namespace alone, whose access rules check it
+RESOLVED_S: Final = 10.0  # as long as aiohttp caches addresses
+FAILED: Final = "the graph could not answer"
+
+
+class GraphServer:
+    """An EndpointSource with one endpoint, which starts with the first discovery."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._folder = TemporaryDirectory(prefix="graph-")  # of mode 0700
+        self._replica = Replica("graph", PORT, f"{SCHEME}{self._folder.name}")
+        self._session: aiohttp.ClientSession | None = None
+        self._runner: web.AppRunner | None = None
+        self._resolved: dict[str, tuple[int, float]] = {}  # by service: which of its URLs has a host, and until when
+
+    async def discover(self) -> tuple[Replica, ...]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=self._settings.step_timeout_s or None),
+            )
+            app = web.Application(client_max_size=MAX_BODY)
+            app.router.add_get("/v2/health/ready", _ready)
+            app.router.add_post("/{path:.*}", self._answer)
+            # The data plane bounds heads; a client that disconnects cancels the calls of its steps.
+            self._runner = web.AppRunner(
+                app, handler_cancellation=True, access_log=None, max_line_size=MAX_HEAD, max_field_size=MAX_HEAD
+            )
+            await self._runner.setup()
+            await web.UnixSite(self._runner, str(socket_path(self._replica.host, PORT))).start()
+        return (self._replica,)
+
+    async def close(self) -> None:
+        if self._session is not None and self._runner is not None:
+            await self._session.close()
+            await self._runner.cleanup()
+        self._folder.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        """Execute the graph for one request, within its deadline."""
+
+        async def call(step: Step, message: Message) -> Message:
+            return await self._call(step, message, request)
+
+        try:
+            body = Message(await request.read(), request.headers.get("Content-Type", JSON))
+            execution = Execution(self._settings.graph, call, lambda: secrets.randbelow(100))
+            async with asyncio.timeout(self._settings.timeout_s):
+                answer = await execution.run(body)
+        except web.HTTPRequestEntityTooLarge:
+            answer = _failure(GraphError(413, f"the body has more than {MAX_BODY >> 20} MiB"))
+        except TimeoutError:
+            answer = _failure(GraphError(504, f"the steps took more than {self._settings.timeout_s:g} s"))
+        except GraphError as error:
+            answer = _failure(error)
+        headers = {"Content-Type": answer.content_type, "Server": "pilotlight"}
+        return web.Response(status=answer.status, body=answer.body, headers=headers)
+
+    async def _call(self, step: Step, message: Message, request: web.Request) -> Message:
+        headers = {name: request.headers[name] for name in PROPAGATED if name in request.headers}
+        headers["Content-Type"] = message.content_type
+        if step.service_name and AUTHORIZATION in request.headers:
+            headers[AUTHORIZATION] = request.headers[AUTHORIZATION]
+        urls, now = self._urls(step, message), asyncio.get_running_loop().time()
+        first, until = self._resolved.get(step.service_name, (0, 0.0))
+        try:
+            for index in range(first if now < until else 0, len(urls)):
+                with suppress(aiohttp.ClientConnectorDNSError):
+                    answer = await self._post(urls[index], message, headers, step)
+                    self._resolved[step.service_name] = (index, until if now < until else now + RESOLVED_S)
+                    return answer
+        except TimeoutError:
+            raise GraphError(504, f"step {step.target} took more than {self._settings.step_timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            log("graph.step_failed", f"{step.target}: {type(error).__name__}: {error}", level="WARNING")
+            raise GraphError(502, f"step {step.target} cannot be reached: {type(error).__name__}") from None
+        self._resolved.pop(step.service_name, None)
+        raise GraphError(502, f"step {step.target}: its host is not known; is the service deployed?")
+
+    def _urls(self, step: Step, message: Message) -> list[str]:
+        """Return the URLs to try. A serverless service has the name of its entry workload in a cluster's DNS."""
+        if not step.service_name:
+            return [step.service_url]
+        service, namespace = step.service_name, self._settings.namespace
+        path = inference_path(service, message.document)
+        if self._settings.gateway_url:
+            return [f"{self._settings.gateway_url}/{namespace}/{service}{path}"]
+        hosts = [names.entry_service(service), *(names.workload(service, role) for role in names.ENTRY_ROLES)]
+        return [f"http://{host}.{namespace}.svc.cluster.local{path}" for host in hosts]
+
+    async def _post(self, url: str, message: Message, headers: dict[str, str], step: Step) -> Message:
+        """Send a message. Redirects are no answers of a model."""
+        assert self._session is not None
+        body = bytearray()
+        async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > MAX_BODY:
+                    raise GraphError(502, f"step {step.target} answered more than {MAX_BODY >> 20} MiB")
+            return Message(bytes(body), response.headers.get("Content-Type", JSON), response.status)
+
+
+async def _ready(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+def _failure(error: GraphError) -> Message:
+    """Return the answer of a graph that failed, in the form of KServe's."""
+    return Message(json.dumps({"error": FAILED, "cause": str(error)}).encode(), JSON, error.status)

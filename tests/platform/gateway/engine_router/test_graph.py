@@ -1,0 +1,352 @@
+"""InferenceGraphs: which steps a request takes, their answers, and calls of real small HTTP services."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from tests.eventually import eventually_async
+from tests.http_reply import Reply
+from tests.platform.gateway.engine_router.routers import router, until_ready
+from tests.platform.gateway.linked import ask, in_loop
+
+from pilotlight.errors import UsageError
+from pilotlight.gateway.engine_router.graph import (
+    Execution,
+    GraphError,
+    Message,
+    Step,
+    inference_path,
+    read_graph,
+    split,
+)
+from pilotlight.gateway.engine_router.graph_server import GraphServer
+from pilotlight.gateway.engine_router.settings import RouterSettings, read
+from pilotlight.wire.unix_socket import socket_path
+
+Nodes = Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
+
+
+def nodes_text(nodes: Nodes) -> str:
+    return json.dumps({name: {"routerType": kind, "steps": list(steps)} for name, (kind, steps) in nodes.items()})
+
+
+def named(*names: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{"serviceName": name, "name": name, **fields} for name in names]
+
+
+class Calls:
+    """Services that answer with their name and what they got; `statuses` other than 200 are given."""
+
+    def __init__(self, **statuses: int) -> None:
+        self.statuses, self.calls = statuses, list[tuple[str, Any]]()
+
+    async def __call__(self, step: Step, message: Message) -> Message:
+        self.calls.append((step.service_name, message.document))
+        answer = {"predictions": [step.service_name]}
+        return Message(json.dumps(answer).encode(), status=self.statuses.get(step.service_name, 200))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+async def execute(nodes: Nodes, body: Any, calls: Calls, point: int = 0) -> Message:
+    return await Execution(read_graph(nodes_text(nodes)), calls, lambda: point).run(Message(json.dumps(body).encode()))
+
+
+def test_the_share_of_a_split_is_its_weight() -> None:
+    steps = (Step("a", weight=20), Step("b", weight=0), Step("c", weight=80))
+    chosen = [split(steps, point).name for point in range(100)]
+    assert (chosen.count("a"), chosen.count("b"), chosen.count("c")) == (20, 0, 80)
+
+
+@in_loop
+async def test_a_splitter_takes_the_step_of_its_point() -> None:
+    steps = [*named("a", weight=30), *named("b", weight=70)]
+    calls = Calls()
+    for point in (29, 30):
+        await execute({"root": ("Splitter", steps)}, {}, calls, point)
+    assert calls.names == ["a", "b"]
+
+
+@in_loop
+async def test_a_switch_takes_the_first_step_whose_condition_holds() -> None:
+    steps = [*named("a", condition="x.#(n>1)"), *named("b", condition="x"), *named("c", condition="x")]
+    calls = Calls()
+    for body in ({"x": [{"n": 2}]}, {"x": [{"n": 1}]}):
+        await execute({"root": ("Switch", steps)}, body, calls)
+    assert calls.names == ["a", "b"]
+    with pytest.raises(GraphError, match="node root") as refused:
+        await execute({"root": ("Switch", steps)}, {"y": 1}, calls)
+    assert refused.value.status == 404
+
+
+@in_loop
+async def test_a_sequence_hands_on_the_request_or_the_answer_before() -> None:
+    steps = [*named("a"), *named("b"), *named("c", data="$response"),
+             *named("d", data="$response", mapPredictionsToInstances=True)]  # fmt: skip
+    calls = Calls()
+    answer = await execute({"root": ("Sequence", steps)}, {"instances": [1]}, calls)
+    assert calls.calls == [
+        ("a", {"instances": [1]}),
+        ("b", {"instances": [1]}),
+        ("c", {"predictions": ["b"]}),
+        ("d", {"instances": ["c"]}),
+    ]
+    assert answer.document == {"predictions": ["d"]}
+
+
+@in_loop
+async def test_a_sequence_ends_at_a_condition_that_does_not_hold() -> None:
+    steps = [*named("a"), *named("b", condition='predictions.#(=="cat")')]
+    calls = Calls()
+    assert (await execute({"root": ("Sequence", steps)}, {}, calls)).document == {"predictions": ["a"]}
+    assert calls.names == ["a"]
+
+
+@in_loop
+async def test_a_hard_step_that_fails_ends_a_sequence_and_a_soft_one_does_not() -> None:
+    hard = [*named("a", dependency="Hard"), *named("b")]
+    calls = Calls(a=404)
+    answer = await execute({"root": ("Sequence", hard)}, {}, calls)
+    assert (answer.status, answer.document, calls.names) == (404, {"predictions": ["a"]}, ["a"])
+    answer = await execute({"root": ("Sequence", named("a", "b"))}, {}, calls)
+    assert (answer.status, answer.document) == (200, {"predictions": ["b"]})
+
+
+@in_loop
+async def test_an_ensemble_merges_by_name_or_number_and_the_first_hard_failure_is_its_answer() -> None:
+    merged = await execute({"root": ("Ensemble", [*named("a"), {"serviceName": "b"}])}, {}, Calls(b=500))
+    assert merged.document == {"a": {"predictions": ["a"]}, "1": {"predictions": ["b"]}}
+    assert merged.status == 200
+    hard = named("a", "b", dependency="Hard")
+    failed = await execute({"root": ("Ensemble", hard)}, {}, Calls(a=503, b=404))
+    assert (failed.status, failed.document) == (503, {"predictions": ["a"]})
+
+
+@in_loop
+async def test_nodes_are_steps_of_others() -> None:
+    nodes: Nodes = {
+        "root": ("Sequence", [{"nodeName": "both"}, *named("last", data="$response")]),
+        "both": ("Ensemble", named("a", "b")),
+    }
+    calls = Calls()
+    await execute(nodes, {}, calls)
+    assert calls.calls[-1] == ("last", {"a": {"predictions": ["a"]}, "b": {"predictions": ["b"]}})
+
+
+def test_a_body_is_decoded_where_it_is_json_of_a_size_that_is_quick() -> None:
+    assert Message(b' {"a": 1}').document == {"a": 1}
+    assert [Message(body).document for body in (b"", b"\x89PNG[[", b"{", b'"text"')] == [None] * 4
+    with pytest.raises(GraphError, match="100000 lists") as refused:
+        _ = Message(b"[" * 100_001).document
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"inputs": [{"name": "x", "datatype": "FP32"}]}, "/v2/models/iris/infer"),
+        ({"outputs": [{"name": "y", "datatype": "FP32"}]}, "/v2/models/iris/infer"),
+        ({"instances": [[1]]}, "/v1/models/iris:predict"),
+        ({"inputs": {"x": [1]}}, "/v1/models/iris:predict"),
+        ({"messages": []}, "/v1/chat/completions"),
+        ({"prompt": "a"}, "/v1/completions"),
+        ({"instances": [1], "prompt": "a"}, "/v1/models/iris:predict"),
+        (None, "/v1/models/iris:predict"),
+    ],
+)
+def test_a_service_is_called_by_the_protocol_of_the_body(body: Any, path: str) -> None:
+    assert inference_path("iris", body) == path
+
+
+@pytest.mark.parametrize(
+    "graph", ["{", "[]", "{}", '{"root": {"routerType": "Loop", "steps": []}}',
+              nodes_text({"root": ("Sequence", [{"nodeName": "x"}])}),
+              nodes_text({"root": ("Switch", [{"serviceName": "x", "condition": "a|b"}])})],
+)  # fmt: skip
+def test_a_graph_that_is_none_is_a_setting_that_is_wrong(graph: str) -> None:
+    with pytest.raises(UsageError, match="PILOTLIGHT_ROUTER_GRAPH"):
+        read({"PILOTLIGHT_ROUTER_GRAPH": graph})
+
+
+class Services:
+    """A server of many services: `/NAMESPACE/NAME/…` answers with what it got, as the gateway of a machine would."""
+
+    def __init__(self) -> None:
+        self.requests: list[web.Request] = []
+        self.cancelled: list[str] = []
+        self.waiting = asyncio.Barrier(2)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        name = request.path.split("/")[2]
+        if name == "stuck":
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                self.cancelled.append(name)
+                raise
+        if name.startswith("pair"):
+            await self.waiting.wait()  # passes only when both are called at once
+        if name == "broken":
+            return web.json_response({"error": "no such model"}, status=404)
+        if name == "large":
+            return web.Response(body=b" " * ((64 << 20) + 1))
+        if name == "moved":
+            return web.Response(status=307, headers={"Location": "/default/iris/"})
+        body = await request.read()
+        return web.json_response({"path": request.path, "body": json.loads(body)})
+
+
+@asynccontextmanager
+async def services() -> AsyncIterator[tuple[Services, str]]:
+    made, app = Services(), web.Application()
+    app.router.add_route("*", "/{path:.*}", made.answer)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield made, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def graph_server(nodes: Nodes, **settings: Any) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of the server."""
+    server = GraphServer(RouterSettings("flowers", graph=read_graph(nodes_text(nodes)), **settings))
+    (replica,) = await server.discover()
+    connector = aiohttp.UnixConnector(str(socket_path(replica.host, replica.port)))
+    async with aiohttp.ClientSession("http://graph", connector=connector) as client:
+        try:
+            yield client
+        finally:
+            await server.close()
+
+
+async def post(client: aiohttp.ClientSession, body: Any, **headers: str) -> Reply:
+    async with client.post("/any/path", json=body, headers=headers) as response:
+        names = {name.lower(): value for name, value in response.headers.items()}
+        return Reply(response.status, names, await response.read())
+
+
+@in_loop
+async def test_services_of_a_machine_are_called_through_its_gateway() -> None:
+    async with services() as (called, url):
+        async with graph_server({"root": ("Sequence", named("iris"))}, namespace="demo", gateway_url=url) as client:
+            reply = await post(client, {"instances": [1]}, **{"X-Request-Id": "r-1", "Authorization": "Bearer t"})
+        assert reply.json() == {"path": "/demo/iris/v1/models/iris:predict", "body": {"instances": [1]}}
+        (request,) = called.requests
+        assert (request.method, request.headers["X-Request-Id"], request.headers["Authorization"]) == (
+            "POST", "r-1", "Bearer t",
+        )  # fmt: skip
+
+
+@in_loop
+async def test_a_url_is_called_as_it_is_written_and_gets_no_credentials() -> None:
+    async with services() as (called, url):
+        async with graph_server({"root": ("Sequence", [{"serviceUrl": f"{url}/a/b/c?d=e"}])}) as client:
+            reply = await post(client, {"x": 1}, Authorization="Bearer t", Cookie="s=1", traceparent="00-1-2-01")
+        assert reply.json() == {"path": "/a/b/c", "body": {"x": 1}}
+        (request,) = called.requests
+        assert (request.query_string, request.headers["traceparent"]) == ("d=e", "00-1-2-01")
+        assert not {"Authorization", "Cookie"} & request.headers.keys()
+
+
+@in_loop
+async def test_the_steps_of_an_ensemble_run_at_once() -> None:
+    async with services() as (_, url):
+        nodes: Nodes = {"root": ("Ensemble", named("pair-1", "pair-2"))}
+        async with graph_server(nodes, gateway_url=url, timeout_s=30) as client:
+            reply = await post(client, {"instances": [1]})
+        assert (reply.status, set(reply.json())) == (200, {"pair-1", "pair-2"})
+
+
+@in_loop
+async def test_the_answer_of_a_failing_hard_step_is_the_answer_with_its_status() -> None:
+    async with services() as (_, url):
+        nodes: Nodes = {"root": ("Sequence", named("broken", "iris", dependency="Hard"))}
+        async with graph_server(nodes, gateway_url=url) as client:
+            reply = await post(client, {"instances": [1]})
+        assert (reply.status, reply.json()) == (404, {"error": "no such model"})
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "cause"),
+    [("large", 502, "more than 64 MiB"), ("stuck", 504, "more than 0.2 s"), ("moved", 307, "")],
+)
+@in_loop
+async def test_a_step_that_does_not_answer_as_a_model_fails_the_request(name: str, status: int, cause: str) -> None:
+    nodes, limit_s = {"root": ("Sequence", named(name))}, 0.2 if name == "stuck" else 60.0
+    async with services() as (_, url):
+        async with graph_server(nodes, gateway_url=url, step_timeout_s=limit_s) as client:
+            reply = await post(client, {"instances": [1]})
+        assert reply.status == status
+        assert not cause or (name in reply.json()["cause"] and cause in reply.json()["cause"])
+
+
+@in_loop
+async def test_a_step_without_a_server_is_unreachable_and_one_without_a_host_is_unknown() -> None:
+    nodes: Nodes = {"root": ("Sequence", [{"serviceUrl": "http://127.0.0.1:9/x"}])}
+    async with graph_server(nodes) as client:
+        reply = await post(client, {})
+        assert (reply.status, "cannot be reached" in reply.json()["cause"]) == (502, True)
+    async with graph_server({"root": ("Sequence", [{"serviceUrl": "http://no-host.invalid/x"}])}) as client:
+        reply = await post(client, {})
+        assert (reply.status, "host is not known" in reply.json()["cause"]) == (502, True)
+
+
+@in_loop
+async def test_the_deadline_is_for_all_steps_and_cancels_them() -> None:
+    async with services() as (called, url):
+        nodes: Nodes = {"root": ("Ensemble", named("iris", "stuck"))}
+        async with graph_server(nodes, gateway_url=url, timeout_s=0.3) as client:
+            reply = await post(client, {"instances": [1]})
+            assert (reply.status, "0.3 s" in reply.json()["cause"]) == (504, True)
+            await eventually_async(lambda: called.cancelled, "the call to be cancelled")
+
+
+@in_loop
+async def test_a_client_that_leaves_cancels_the_steps() -> None:
+    async with services() as (called, url):
+        nodes: Nodes = {"root": ("Sequence", named("stuck"))}
+        async with graph_server(nodes, gateway_url=url) as client:
+            request = asyncio.create_task(post(client, {"instances": [1]}))
+            await eventually_async(lambda: called.requests, "the call")
+            request.cancel()
+            await eventually_async(lambda: called.cancelled, "the call to be cancelled")
+
+
+@in_loop
+async def test_a_cluster_is_asked_for_the_service_then_for_its_entry_workloads() -> None:
+    server = GraphServer(RouterSettings("flowers", namespace="demo", graph={}))
+    urls = server._urls(Step(service_name="iris"), Message(b'{"instances": [1]}'))
+    await server.close()
+    assert urls == [
+        f"http://{host}.demo.svc.cluster.local/v1/models/iris:predict"
+        for host in ("iris", "iris-router", "iris-transformer", "iris-engine", "iris-predictor")
+    ]
+
+
+@in_loop
+async def test_the_router_process_executes_a_graph_and_counts_its_requests(tmp_path: Path) -> None:
+    async with services() as (_, url):
+        graph = nodes_text({"root": ("Switch", [{"serviceUrl": f"{url}/a/b", "condition": "x"}])})
+        async with router(tmp_path, "", GRAPH=graph) as port:
+            await until_ready(port)
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
+                reply = await post(client, {"x": 1})
+                refused = await post(client, {"y": 1})
+            assert (reply.status, reply.json()["body"]) == (200, {"x": 1})
+            assert (refused.status, set(refused.json())) == (404, {"error", "cause"})
+            assert (await ask(port, "/")).status == 405
+            page = (await ask(port, "/metrics")).body.decode()
+            assert 'revision="graph"' in page

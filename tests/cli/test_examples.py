@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "flowers-sklearn-serverless": ("flowers-sklearn.yaml", "--set", f"{KSERVE}=Serverless",
                                    "--set", "spec.predictor.scaleMetric=concurrency"),
     "llama-chat-serverless": ("llama-chat.yaml", "--set", "spec.engine.minReplicas=0", "--set", "spec.kedaConfig=null"),
+    "flowers-graph-raw": ("flowers-graph.yaml", "--default-mode", "raw"),
     "deepseek-multi-node-ray": ("deepseek-multi-node.yaml", "--set", f"{OME}=MultiNodeRayVLLM"),
     "job-serverless": ("job-stateful.yaml", "--set", f"{OME}=Serverless", "--set", "spec.engine.minReplicas=0"),
 }  # fmt: skip

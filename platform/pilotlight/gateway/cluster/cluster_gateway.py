@@ -120,6 +120,9 @@ class ClusterGateway:
         self._demand.retain(pods)
         if self._state.unsynced:
             return
+        starting = {key: each.deadline_s for key, each in self._state.workloads_by_key().items() if each.starting}
+        if self._demand.set_starting(starting, self._plane.clock()):
+            self._scaler.notify()
         routes = self._state.routes()
         if routes != self._routes:
             self._routes = routes

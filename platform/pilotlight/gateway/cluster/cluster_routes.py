@@ -64,8 +64,11 @@ class ClusterState:
         """Paths of the kinds that are not listed yet."""
         return [each.kind.path for each in self.informers if not each.synced]
 
+    def workloads_by_key(self) -> dict[ObjectKey, Workload]:
+        return {key: workload for informer in self.workloads for key, workload in informer.objects.items()}
+
     def routes(self) -> tuple[Route, ...]:
-        workloads = {key: workload for informer in self.workloads for key, workload in informer.objects.items()}
+        workloads = self.workloads_by_key()
         return routes(ClusterView(self.services.objects, workloads, self.hosts.objects, self.slices.objects))
 
     def pods(self) -> set[str]:

@@ -26,10 +26,12 @@ MAX_MESSAGE_BYTES: Final = 4 << 20
 
 class Demand:
     """The last reports of all replicas. A listed workload is active, even with load 0: its requests may have finished
-    within the second."""
+    within the second. So is one that starts: KEDA would remove it in the middle of a load that outlasts the cooldown.
+    """
 
     def __init__(self) -> None:
         self._reports: dict[str, tuple[float, Loads]] = {}
+        self._starts: dict[WorkloadKey, float] = {}  # when a start that is not complete counts as failed
 
     def record(self, sender: str, loads: Loads, now: float) -> None:
         """Replace the sender's last report."""
@@ -42,11 +44,18 @@ class Demand:
         """Forget the reports of other senders than these."""
         self._reports = {name: report for name, report in self._reports.items() if name == OWN or name in senders}
 
+    def set_starting(self, allowed_s: Mapping[WorkloadKey, float], now: float) -> bool:
+        """Set the workloads that start, each with the time that it may take; return whether others did before."""
+        before = self._starts
+        self._starts = {key: before.get(key, now + seconds) for key, seconds in allowed_s.items()}
+        return self._starts != before
+
     def total(self, key: WorkloadKey, now: float) -> int:
         return sum(loads.get(key, 0) for at, loads in self._reports.values() if now - at < STALE_S)
 
     def active(self, key: WorkloadKey, now: float) -> bool:
-        return any(key in loads for at, loads in self._reports.values() if now - at < STALE_S)
+        requested = any(key in loads for at, loads in self._reports.values() if now - at < STALE_S)
+        return requested or now < self._starts.get(key, now)
 
 
 class LoadReporter:

@@ -34,6 +34,7 @@ class Workload(Struct, frozen=True):
     deadline_s: float  # maximum time of a start
     timeout_s: float  # of a response; 0: not set
     access: dict[str, str]
+    starting: bool = False  # has replicas, none of them ready
 
 
 class RouteHosts(Struct, frozen=True):
@@ -83,6 +84,7 @@ def workload(document: Json) -> Workload:
         float(spec.get("progressDeadlineSeconds") or DEADLINE_S),
         next((_seconds(str(each.get("value"))) for each in variables if each.get("name") == EXIT_TIMEOUT), 0.0),
         {key: str(value) for key, value in annotations.items() if key.startswith(names.ACCESS_PREFIXES)},
+        bool(spec.get("replicas")) and not (document.get("status") or {}).get("readyReplicas"),
     )
 
 

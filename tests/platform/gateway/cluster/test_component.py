@@ -149,6 +149,20 @@ async def _equals(number: Any, wanted: int) -> bool:
 
 
 @in_loop
+async def test_keda_hears_of_a_start_until_the_first_replica_is_ready(tmp_path: Path, keda: SimpleNamespace) -> None:
+    """Also where nobody waits for it any more: with a short cooldown the load would never end."""
+    started = deployment("iris", "iris-predictor")
+    async with gateways(tmp_path, keda) as bed:
+        stream = bed.stub(0).StreamIsActive(bed.about())
+        assert not (await stream.read()).result
+        bed.api.put(DEPLOYMENTS, {**started, "spec": {**started["spec"], "replicas": 1}})
+        await until_said(stream, True)
+        ready = {"replicas": 1, "readyReplicas": 1}
+        bed.api.put(DEPLOYMENTS, {**started, "spec": {**started["spec"], "replicas": 1}, "status": ready})
+        await until_said(stream, False)
+
+
+@in_loop
 async def test_counts_are_taken_from_peers_only(tmp_path: Path, keda: SimpleNamespace) -> None:
     async with gateways(tmp_path, keda) as bed:
         url = f"http://127.0.0.1:{bed.pods[0].ports['PEER_PORT']}/counts"

@@ -83,6 +83,18 @@ async def test_a_workload_is_active_while_any_replica_names_it(keda: SimpleNames
         assert not (await bed.stub.IsActive(about(keda, workload="another"))).result
 
 
+def test_a_start_counts_for_as_long_as_it_may_take_and_not_again_while_it_goes_on() -> None:
+    demand = Demand()
+    assert demand.set_starting({IRIS: 600.0}, 100.0)
+    assert not demand.set_starting({IRIS: 600.0}, 400.0), "the same start"
+    assert demand.active(IRIS, 699.0)
+    assert not demand.active(IRIS, 700.0), "failed: KEDA may end it"
+    assert demand.total(IRIS, 699.0) == 0, "nobody waits"
+    assert demand.set_starting({}, 800.0)
+    assert demand.set_starting({IRIS: 600.0}, 900.0)
+    assert demand.active(IRIS, 901.0)
+
+
 @in_loop
 async def test_metadata_of_a_scaled_object_lead_to_no_other_namespace(keda: SimpleNamespace) -> None:
     async with serving(keda) as bed:

@@ -99,8 +99,9 @@ bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton, the embed
 	$(BIN)/python -m bench.growth
 	$(BIN)/python -m bench readme
 
-bench-cluster: $(VENV)/.test ## cold starts, autoscalers and the controller on the test bed, which must be up; writes bench/results
+bench-cluster: $(VENV)/.test ## cold starts, autoscalers, drains, model caches and the controller on the test bed, which must be up; writes bench/results
 	$(BIN)/python -m bench.cluster
+	$(BIN)/python -m bench readme
 
 charts: $(VENV)/.test ## write what follows from the charts' values, lint them, and pack them into dist/
 	$(BIN)/python -m helm.document

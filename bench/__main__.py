@@ -13,7 +13,7 @@ from bench.environments import ROOT, WORK
 from bench.load import BenchError, require_wrk
 from bench.machine import cores_here, slug
 from bench.plot import draw
-from bench.readme import write_readme
+from bench.readme import BENCHMARKS_PAGE, write_readme
 from bench.report import markdown, table
 from bench.rounds import Result, Settings, run
 from bench.servers import SERVERS
@@ -28,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if options.action == "readme":
             write_readme(ROOT / "README.md", RESULTS)
+            write_readme(ROOT / "docs" / "benchmarks.md", RESULTS, BENCHMARKS_PAGE)
             return 0
         return bench(options)
     except BenchError as error:

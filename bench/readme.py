@@ -1,6 +1,6 @@
-"""The README's figures, written from kept results: one section each for peers, the embedded platform and growth.
+"""The figures of README and docs/benchmarks.md, from kept results: peers, embedded platform, growth, a real cluster.
 
-`python -m bench readme` puts the newest of each kind between the section's marks; a test holds the README against them.
+`python -m bench readme` puts the newest of each kind between the section's marks; a test holds the pages against them.
 """
 
 import json
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.cluster import report as cluster
 from bench.embedded import report as embedded
 from bench.growth import report as growth
 from bench.growth.curves import BENCHMARK as GROWTH
@@ -18,20 +19,21 @@ from bench.report import conditions, table
 from bench.rounds import BENCHMARK, Result
 
 Document = dict[str, Any]
+Sections = Mapping[str, Callable[[Path], str]]
 
 
-def write_readme(readme: Path, results: Path) -> None:
-    readme.write_text(with_figures(readme.read_text(), results))
+def write_readme(readme: Path, results: Path, sections: Sections | None = None) -> None:
+    readme.write_text(with_figures(readme.read_text(), results, sections))
 
 
-def with_figures(text: str, results: Path) -> str:
-    """The README's text with every section as the kept results have it."""
-    for name, section in SECTIONS.items():
+def with_figures(text: str, results: Path, sections: Sections | None = None) -> str:
+    """A page's text with every section as the kept results have it: those of the README, unless told."""
+    for name, section in (SECTIONS if sections is None else sections).items():
         start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
         before, found, rest = text.partition(start)
         _, ended, after = rest.partition(end)
         if not found or not ended:
-            raise BenchError(f"README.md has no {start} … {end}: put both where the figures belong")
+            raise BenchError(f"the page has no {start} … {end}: put both where the figures belong")
         text = "\n\n".join([before + start, section(results), end + after])
     return text
 
@@ -56,11 +58,24 @@ def growth_section(results: Path) -> str:
     return growth.gallery([newest[axis] for axis in growth.ORDER if axis in newest])
 
 
-SECTIONS: Mapping[str, Callable[[Path], str]] = {
+def cluster_section(results: Path) -> str:
+    """Each table from the newest run that has it."""
+    found = sorted(_documents(results, cluster.BENCHMARK).items(), key=lambda item: item[1]["date"])
+    newest = {
+        name: f"{text}\n\n{document['date'][:10]}, {document['machine']['cpu']}, {document['machine']['cores']} cores"
+        f" ([all figures](../bench/results/{path.stem}.md))"
+        for path, document in found
+        for name, text in cluster.sections(document).items()
+    }
+    return "\n\n".join(f"### {newest[name]}" for name in cluster.HEADINGS if name in newest)
+
+
+SECTIONS: Sections = {
     "bench": peers_section,
     "bench-embedded": embedded_section,
     "bench-growth": growth_section,
 }
+BENCHMARKS_PAGE: Sections = {"bench-cluster": cluster_section}
 
 
 def newest_result(results: Path, benchmark: str) -> Path:

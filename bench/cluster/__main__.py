@@ -1,4 +1,4 @@
-"""`python -m bench.cluster`: cold starts and autoscalers on a real cluster; `make bench-cluster` runs it."""
+"""`python -m bench.cluster`: cold starts, autoscalers, drains, model caches and the controller on a real cluster."""
 
 import argparse
 import json
@@ -14,9 +14,9 @@ from typing import Final
 from tests.cluster.real_cluster import Cluster, find_cluster
 
 from bench.__main__ import RESULTS, choice_of
-from bench.cluster import cold, controller, picture, replay, scalers
+from bench.cluster import cold, controller, drain, model_cache, picture, replay, scalers
 from bench.cluster.images import import_kserve
-from bench.cluster.report import BENCHMARK, Report, cold_table, controller_table, markdown, scaling_table, verdicts
+from bench.cluster.report import BENCHMARK, Report, cold_table, markdown, scaling_table, sections, verdicts
 from bench.cluster.subjects import SUBJECTS, deploy
 from bench.cluster.trace import TRACE
 from bench.environments import WORK
@@ -24,7 +24,7 @@ from bench.load import BenchError
 from bench.machine import busy_share, describe, slug
 from bench.rounds import Result, note_failure
 
-CASES: Final = (*scalers.MODES, "cold", "controller")
+CASES: Final = (*scalers.MODES, "cold", "drain", "model-cache", "controller")
 STARTS: Final = 20
 BUSY: Final = 0.25  # share of the machine that the idle cluster and others may use
 
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str]) -> int:
         print("warning: something else keeps this machine busy", file=sys.stderr)
     report = measure(cluster, options.cases, 2 if options.quick else options.starts)
     whole = not options.quick and set(options.cases) == set(CASES) and not report.cold.failures
-    stem = write(report, RESULTS if whole and (quiet or options.keep) else WORK / "results")
+    stem = write(report, RESULTS if options.keep or (whole and quiet) else WORK / "results")
     print(cold_table(report.cold), *verdicts(report.cold), scaling_table(report.scaling), sep="\n")
-    print(controller_table(report.controller))
+    print(*sections(report.to_dict()).values(), sep="\n\n")
     print(f"written: {stem}.json, .md, .svg", file=sys.stderr)
     return 0
 
@@ -58,6 +58,10 @@ def measure(cluster: Cluster, cases: Sequence[str], starts: int) -> Report:
                 cold_starts(cluster, starts, report.cold)
             elif case == "controller":
                 report.controller = controller.measure(cluster)
+            elif case == "drain":
+                report.drain = drain.measure(cluster)
+            elif case == "model-cache":
+                report.model_cache = model_cache.measure(cluster)
             else:
                 report.scaling[case] = scaling(cluster, case)
         except (BenchError, OSError, AssertionError) as error:
@@ -100,8 +104,11 @@ def versions(cluster: Cluster) -> dict[str, str]:
 
 
 def write(report: Report, directory: Path) -> Path:
+    """A run of some cases adds to the others of its day."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"{report.cold.date[:10]}-{slug(report.cold.machine)}-cluster"
+    if stem.with_suffix(".json").exists():
+        report.complete_from(json.loads(stem.with_suffix(".json").read_text()))
     stem.with_suffix(".json").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
     stem.with_suffix(".md").write_text(markdown(report, f"{stem.name}.svg"))
     if report.scaling:
@@ -113,7 +120,11 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
     made.add_argument("--cases", type=choice_of(CASES), default=CASES, help=f"of {','.join(CASES)}")
     made.add_argument("--starts", type=int, default=STARTS, help=f"cold starts of each server ({STARTS})")
-    made.add_argument("--keep", action="store_true", help="keep the figures of a busy machine too; they say how busy")
+    made.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep what was measured also of some cases, or on a busy machine; it says how busy",
+    )
     made.add_argument("--quick", action="store_true", help="two cold starts, to try it out")
     return made
 

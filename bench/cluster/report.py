@@ -32,6 +32,29 @@ TITLES: Final = {
 }  # fmt: skip
 
 
+DRAIN_TITLES: Final = {"knative": "Knative", "keda": "raw, our gateway and KEDA"}
+DRAIN_COLUMNS: Final = {
+    "draining": "request while the last replica ends", "holding": "which holds its device for",
+    "zero": "request at true zero",
+}  # fmt: skip
+CACHE_TITLES: Final = {
+    "fetched": "fetched by each replica", "shared": "`pilotlight.dev/model-cache`", "local": "LocalModelCache",
+}  # fmt: skip
+CACHE_COLUMNS: Final = {"total": "request → first answer", "own.load": "of it: model fetched and loaded"}
+CONTROLLER: Final = {
+    "services": "InferenceServices", "apply_s": "applied: seconds until all are ready",
+    "apply_requests": "requests to the API server for that", "edit_s": "all edited: seconds until ready",
+    "edit_requests": "requests for that", "idle_requests_per_minute": "at rest: requests a minute",
+    "idle_cpu_percent": "at rest: CPU, %", "memory_mb": "memory, MB", "cpu_s": "CPU of all that, s",
+}  # fmt: skip
+HEADINGS: Final = {
+    "drain": "Scale to zero with a device that one replica holds: seconds, median of 3 (least–most)",
+    "model_cache": "0 → first answer of a model of 1.5 GB: seconds, median of 3 (least–most)",
+    "controller": "The controller",
+}  # fmt: skip
+Samples = dict[str, dict[str, list[float]]]
+
+
 @dataclass(slots=True)
 class Report:
     """Cold starts, and for each mode what its two autoscalers did with the trace."""
@@ -40,14 +63,22 @@ class Report:
     scaling: dict[str, dict[str, Json]] = field(default_factory=dict)
     trace: list[dict[str, Json]] = field(default_factory=list)
     controller: dict[str, float] = field(default_factory=dict)
+    drain: Samples = field(default_factory=dict)
+    model_cache: Samples = field(default_factory=dict)
     load_after: str = ""
 
     def to_dict(self) -> dict[str, Json]:
         gaps = {mode: differences(both) for mode, both in self.scaling.items()}
         return {
             **self.cold.to_dict(), "load_after": self.load_after, "trace": self.trace, "scaling": self.scaling,
-            "differences": gaps, "controller": self.controller,
+            "differences": gaps, "controller": self.controller, "drain": self.drain, "model_cache": self.model_cache,
         }  # fmt: skip
+
+    def complete_from(self, earlier: Mapping[str, Json]) -> None:
+        """Take over what an earlier run of the day has measured and this one has not."""
+        for name in ("scaling", "controller", "drain", "model_cache"):
+            setattr(self, name, getattr(self, name) or earlier.get(name) or {})
+        self.cold.samples = self.cold.samples or earlier["samples"]
 
 
 def differences(both: Mapping[str, Mapping[str, Json]]) -> dict[str, float]:
@@ -101,8 +132,27 @@ def scaling_table(scaling: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> st
 
 
 def controller_table(figures: Mapping[str, float]) -> str:
-    rows = [f"| {name.replace('_', ' ')} | {value:g} |" for name, value in figures.items()]
+    rows = [f"| {title} | {figures[name]:,g} |" for name, title in CONTROLLER.items() if name in figures]
     return "\n".join(["| | |", "|---|---:|", *rows]) if rows else ""
+
+
+def samples_table(samples: Samples, titles: Mapping[str, str], columns: Mapping[str, str]) -> str:
+    """Medians in seconds, with the least and the most."""
+    lines = ["| | " + " | ".join(columns.values()) + " |", "|---|" + "---:|" * len(columns)]
+    for name, figures in samples.items():
+        cells = (_range(figures.get(column)) for column in columns)
+        lines.append(f"| {titles[name]} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) if samples else ""
+
+
+def sections(document: Mapping[str, Json]) -> dict[str, str]:
+    """The tables of a kept result that a page shows, by the result's field; without those that were not measured."""
+    tables = {
+        "drain": samples_table(document.get("drain") or {}, DRAIN_TITLES, DRAIN_COLUMNS),
+        "model_cache": samples_table(document.get("model_cache") or {}, CACHE_TITLES, CACHE_COLUMNS),
+        "controller": controller_table(document.get("controller") or {}),
+    }
+    return {name: f"{HEADINGS[name]}\n\n{table}" for name, table in tables.items() if table}
 
 
 def markdown(report: Report, picture: str) -> str:
@@ -117,8 +167,7 @@ def markdown(report: Report, picture: str) -> str:
             f"![replicas over time]({picture})",
             scaling_table(report.scaling),
         ]
-    if report.controller:
-        parts += ["## The controller, with pods that stay pending", controller_table(report.controller)]
+    parts += [f"## {text}" for text in sections(report.to_dict()).values()]
     failures = ["\n".join(["Not measured:", *(f"- {failure}" for failure in result.failures)])] * bool(result.failures)
     return "\n\n".join(part for part in [*parts, conditions(report), *failures] if part) + "\n"
 
@@ -139,6 +188,10 @@ def _cell(values: Sequence[float] | None) -> str:
         return ""
     low, high = quartiles(values)
     return f"{statistics.median(values):.2f} ({low:.2f}–{high:.2f})"
+
+
+def _range(values: Sequence[float] | None) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})" if values else ""
 
 
 def _kept(value: float, promise: float) -> str:

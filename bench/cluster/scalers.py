@@ -12,10 +12,9 @@ from typing import Any, Final
 from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, seconds_until
 
-from bench.cluster.subjects import REQUESTS
+from bench.cluster.subjects import REQUESTS, deploy_documents
 from bench.embedded.platforms import platform
 from bench.environments import ROOT, WORK
-from bench.load import BenchError
 
 Json = Any
 MODEL: Final = ROOT / "bench" / "cluster" / "slow"
@@ -87,20 +86,20 @@ def on_cluster(cluster: Cluster, mode: str) -> Iterator[Scaler]:
         cluster.apply(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slow"}, "data": files}, namespace=namespace
         )
-        text = json.dumps(document(mode, f"file://{MOUNTED}", mounted=True))
-        done = cluster.platformctl(namespace, "deploy", "-f", "-", text=text)
-        if done.returncode:
-            raise BenchError(f"platformctl deploy ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+        host = deploy_documents(cluster, namespace, document(mode, f"file://{MOUNTED}", mounted=True))
         if mode == "keda":
-            patch = json.dumps({"spec": HURRY})
-            cluster.kubectl("-n", namespace, "patch", "scaledobject", "slow-predictor", "--type=merge", "-p", patch)
-        host = done.stdout.strip().removeprefix("http://")
+            hurry(cluster, namespace, "slow")
         count = _deployments(cluster, namespace)
         seconds_until(lambda: count() == Counted(0, 0), f"{mode} at zero", REST_S)
         base = cluster.ingress if mode == "knative" else cluster.gateway
         yield Scaler(mode, base, "/v2/models/slow/infer", {"Host": host}, count)
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def hurry(cluster: Cluster, namespace: str, service: str) -> None:
+    patch = json.dumps({"spec": HURRY})
+    cluster.kubectl("-n", namespace, "patch", "scaledobject", f"{service}-predictor", "--type=merge", "-p", patch)
 
 
 def _deployments(cluster: Cluster, namespace: str) -> Callable[[], Counted]:

@@ -70,14 +70,21 @@ SUBJECTS: Final = (
 def deploy(cluster: Cluster, namespace: str, subject: Subject) -> None:
     """Until it is ready; ours as a person would deploy it."""
     if subject.name == OURS:
-        done = cluster.platformctl(namespace, "deploy", "-f", "-", text=json.dumps(DOCUMENT))
-        if done.returncode:
-            raise BenchError(f"platformctl deploy ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+        deploy_documents(cluster, namespace, DOCUMENT)
         return
     image = KSERVE if subject.name == PEER else HELLO
     cluster.apply(knative_service(subject, image), namespace=namespace)
     wait = ("wait", f"ksvc/{subject.service}", "--for=condition=Ready", f"--timeout={READY_S}s")
     cluster.kubectl("-n", namespace, *wait)
+
+
+def deploy_documents(cluster: Cluster, namespace: str, *documents: Mapping[str, Json]) -> str:
+    """By platformctl, until they are ready; the host that answers."""
+    text = "\n---\n".join(map(json.dumps, documents))
+    done = cluster.platformctl(namespace, "deploy", "-f", "-", text=text)
+    if done.returncode:
+        raise BenchError(f"platformctl deploy ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+    return done.stdout.strip().removeprefix("http://")
 
 
 def knative_service(subject: Subject, image: str) -> dict[str, Json]:

@@ -2,17 +2,21 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.cluster.__main__ import write
+from bench.cluster.object_store import object_store
 from bench.cluster.phases import Instants, event_time, first_event, line_time, own_phases, phases
 from bench.cluster.report import Report, cold_table, differences, markdown, verdicts
 from bench.cluster.scalers import document
 from bench.cluster.trace import TRACE, Piece, gap, in_flight, length, sendings
 from bench.readme import newest_result
 from bench.rounds import Result
+
+from pilotlight_predictor.storage import FetchOptions, fetch
 
 MACHINE = {
     "cpu": "A CPU", "cores": "2", "memory": "8 GiB", "kernel": "Linux 6", "arch": "x86_64", "python": "3.11.7",
@@ -137,5 +141,30 @@ def test_the_files_have_the_series_and_the_readme_goes_on_showing_the_peers(tmp_
 
 def test_the_figures_of_the_controller_are_a_table_of_the_report() -> None:
     report = Report(result(), controller={"services": 200, "apply_s": 81.5})
-    assert "| services | 200 |\n| apply s | 81.5 |" in markdown(report, "x.svg")
+    assert "| InferenceServices | 200 |\n| applied: seconds until all are ready | 81.5 |" in markdown(report, "x.svg")
     assert report.to_dict()["controller"]["services"] == 200
+
+
+def test_a_run_of_some_cases_adds_to_the_earlier_ones_of_its_day(tmp_path: Path) -> None:
+    drain = {"knative": {"draining": [31.0, 30.0, 33.0], "holding": [30.5], "zero": [0.7]}}
+    write(Report(result(pilotlight=[1.0]), drain=drain, controller={"services": 10}), tmp_path)
+    stem = write(Report(result(), model_cache={"local": {"total": [3.0]}}, controller={"services": 200}), tmp_path)
+    kept = json.loads(stem.with_suffix(".json").read_text())
+    assert (kept["drain"], kept["controller"]) == (drain, {"services": 200})
+    assert kept["samples"] == {"pilotlight": {"total": [1.0]}}
+    text = stem.with_suffix(".md").read_text()
+    assert "| Knative | 31.0 (30.0–33.0) | 30.5 (30.5–30.5) | 0.7 (0.7–0.7) |" in text
+    assert "| LocalModelCache | 3.0 (3.0–3.0) |  |" in text
+
+
+def test_the_stand_in_for_s3_serves_what_the_predictor_fetches_at_its_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.bin").write_bytes(bytes(range(256)) * (5 << 12))
+    with object_store("127.0.0.1", {"/models/large/model.bin": tmp_path / "model.bin"}, bytes_s=5 << 20) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        begin = time.monotonic()
+        there = fetch("s3://models/large", tmp_path / "there", options=FetchOptions(concurrency=2))
+    assert time.monotonic() - begin > 0.75, "5 MiB at 5 MiB/s, of which the first leaves at once"
+    assert (there / "model.bin").read_bytes() == (tmp_path / "model.bin").read_bytes()

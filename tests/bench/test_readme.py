@@ -8,7 +8,7 @@ from bench.embedded.report import SUBJECT
 from bench.environments import ROOT
 from bench.growth.curves import Growth, Point
 from bench.load import BenchError
-from bench.readme import SECTIONS, with_figures, write_readme
+from bench.readme import BENCHMARKS_PAGE, SECTIONS, with_figures, write_readme
 from bench.rounds import Result
 
 MACHINE = {"cpu": "A CPU", "cores": "2", "memory": "8 GiB", "kernel": "Linux 6", "arch": "x86_64", "python": "3.11.7"}
@@ -69,3 +69,9 @@ def test_a_readme_without_marks_is_refused_and_left_alone(results: Path) -> None
 def test_the_readme_has_every_figure_as_it_is_kept() -> None:
     text = (ROOT / "README.md").read_text()
     assert text == with_figures(text, ROOT / "bench" / "results"), "python -m bench readme writes it"
+
+
+def test_the_page_of_benchmarks_has_the_figures_of_the_cluster_as_they_are_kept() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    kept = with_figures(text, ROOT / "bench" / "results", BENCHMARKS_PAGE)
+    assert text == kept, "python -m bench readme writes it"

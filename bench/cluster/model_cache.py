@@ -26,14 +26,14 @@ from bench.load import BenchError
 
 Json = Any
 GIGABYTES: Final = 1.5
-WIDTH: Final = 1024
+WIDTH: Final = 4096
 STARTS: Final = 3
 BYTES_S: Final = 200_000_000  # what planning expects: Capabilities.load_rate_bytes_s
 SOURCE: Final = "s3://models/large"
 ANSWER_S: Final = 300.0
 ZERO_S: Final = 180.0
 PREDICTOR: Final = 65532  # user of our predictor
-BODY: Final = {"inputs": [{"name": "ids", "shape": [1], "datatype": "INT64", "data": [7]}]}
+BODY: Final = {"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [1.0] * WIDTH}]}
 WAYS: Final[Mapping[str, Mapping[str, str]]] = {  # with their annotations
     "fetched": {}, "shared": {"pilotlight.dev/model-cache": "pvc://shared"}, "local": {},
 }  # fmt: skip
@@ -50,8 +50,8 @@ def measure(cluster: Cluster, starts: int = STARTS) -> dict[str, dict[str, list[
     folder = WORK / "model-cache"
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        model = write_model(folder / "store" / "model.onnx", GIGABYTES)
-        endpoint = stack.enter_context(object_store(NODE_IP, {"/models/large/model.onnx": model}, BYTES_S))
+        files = {f"/models/large/{name}": path for name, path in write_model(folder / "store", GIGABYTES).items()}
+        endpoint = stack.enter_context(object_store(NODE_IP, files, BYTES_S))
         access = {"AWS_ENDPOINT_URL": endpoint, "AWS_SKIP_SIGNATURE": "true"}
         stack.enter_context(_environment(access))
         namespace = stack.enter_context(_namespace(cluster))
@@ -67,24 +67,25 @@ def measure(cluster: Cluster, starts: int = STARTS) -> dict[str, dict[str, list[
     return figures
 
 
-def write_model(path: Path, gigabytes: float) -> Path:
-    """Rows of a table by their number: bytes that nobody can leave out, and no arithmetic."""
+def write_model(folder: Path, gigabytes: float) -> dict[str, Path]:
+    """A chain of matrices, their weights in a file beside the graph; the files by name."""
     import numpy
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    rows = int(gigabytes * 1e9 / (4 * WIDTH))
-    table = numpy.random.default_rng(1).random((rows, WIDTH), dtype=numpy.float32)
+    layers = round(gigabytes * 1e9 / (4 * WIDTH * WIDTH))
+    weights = numpy.random.default_rng(1).normal(0, WIDTH**-0.5, (WIDTH, WIDTH)).astype(numpy.float32)
+    names = ["x", *(f"h{number}" for number in range(1, layers)), "y"]
     graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["row"])], "table",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
-        [helper.make_tensor_value_info("row", TensorProto.FLOAT, ["n", WIDTH])],
-        [numpy_helper.from_array(table, "table")],
+        [helper.make_node("MatMul", [names[each], f"w{each}"], [names[each + 1]]) for each in range(layers)], "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", WIDTH])],
+        [numpy_helper.from_array(weights, f"w{each}") for each in range(layers)],
     )  # fmt: skip
-    opset = helper.make_opsetid("", 17)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
-    return path
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+    return {path.name: path for path in folder.iterdir()}
 
 
 def document(way: str, access: Mapping[str, str]) -> dict[str, Json]:
@@ -103,8 +104,7 @@ def document(way: str, access: Mapping[str, str]) -> dict[str, Json]:
 def _deploy(cluster: Cluster, namespace: str, folder: Path, access: Mapping[str, str]) -> dict[str, str]:
     """The first start of each, which fills the shared cache; KServe's is filled as its agent would."""
     cached = folder / "local" / "models" / hashlib.sha256(SOURCE.encode()).hexdigest()[:16]
-    cached.mkdir(parents=True)
-    shutil.copy(folder / "store" / "model.onnx", cached)
+    shutil.copytree(folder / "store", cached)
     (folder / "shared").mkdir()
     os.chown(folder / "shared", PREDICTOR, PREDICTOR)
     for claim, path in (("shared", folder / "shared"), ("large-bench", folder / "local")):

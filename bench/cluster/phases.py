@@ -14,7 +14,7 @@ from typing import Any, Final
 Json = Any
 STAMP: Final = re.compile(r"\.([0-9a-f]{12,16})$")
 SECOND_PARTS: Final = re.compile(r"^(\S+?\.\d{6})\d*(Z|[+-]\d\d:\d\d)$")
-OWN: Final = ("boot", "listen", "import", "load", "warmup")
+OWN: Final = ("boot", "listen", "import", "fetch", "load", "warmup")
 
 
 @dataclass(frozen=True, slots=True)

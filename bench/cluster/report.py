@@ -40,7 +40,7 @@ DRAIN_COLUMNS: Final = {
 CACHE_TITLES: Final = {
     "fetched": "fetched by each replica", "shared": "`pilotlight.dev/model-cache`", "local": "LocalModelCache",
 }  # fmt: skip
-CACHE_COLUMNS: Final = {"total": "request → first answer", "own.load": "of it: model fetched and loaded"}
+CACHE_COLUMNS: Final = {"total": "request → first answer", "own.fetch": "of it: fetching", "own.load": "of it: loading"}
 CONTROLLER: Final = {
     "services": "InferenceServices", "apply_s": "applied: seconds until all are ready",
     "apply_requests": "requests to the API server for that", "edit_s": "all edited: seconds until ready",

@@ -7,10 +7,9 @@ the last one has ended. Beside that: a request at true zero, and how long the en
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
+from tests.cluster.one_device import DEVICE, one_device
 from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, seconds_until
 
@@ -19,7 +18,6 @@ from bench.cluster.subjects import BODY, DOCUMENT, REQUESTS, WINDOW, deploy_docu
 from bench.load import BenchError
 
 Json = Any
-DEVICE: Final = "example.com/gpu"
 ROUNDS: Final = 3
 ZERO_S: Final = 180.0
 ANSWER_S: Final = 120.0
@@ -30,28 +28,6 @@ def measure(cluster: Cluster, rounds: int = ROUNDS) -> dict[str, dict[str, list[
     """Seconds of each round, by the autoscaler."""
     with one_device(cluster):
         return {mode: _rounds(cluster, mode, rounds) for mode in MODES}
-
-
-@contextmanager
-def one_device(cluster: Cluster) -> Iterator[None]:
-    """As a device plugin would say it; the kubelet takes it over."""
-    (node, *others) = (each["metadata"]["name"] for each in cluster.get("nodes")["items"])
-    if others:
-        raise BenchError(f"one node is wanted, so that one replica holds the only device; there are {others} too")
-    place = f"/status/capacity/{DEVICE.replace('/', '~1')}"
-
-    def patch(*change: Json) -> None:
-        words = ("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(change))
-        cluster.kubectl(*words)
-
-    patch({"op": "add", "path": place, "value": "1"})
-    try:
-        seconds_until(
-            lambda: cluster.get("node", node)["status"]["allocatable"].get(DEVICE) == "1", f"one {DEVICE}", 60
-        )
-        yield
-    finally:
-        patch({"op": "remove", "path": place}, {"op": "remove", "path": place.replace("capacity", "allocatable")})
 
 
 def document(mode: str) -> dict[str, Json]:

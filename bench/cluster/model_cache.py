@@ -85,6 +85,8 @@ def write_model(folder: Path, gigabytes: float) -> dict[str, Path]:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+    for path in folder.iterdir():
+        path.chmod(0o644)  # the predictor has a user of its own
     return {path.name: path for path in folder.iterdir()}
 
 

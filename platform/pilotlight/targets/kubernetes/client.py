@@ -121,11 +121,19 @@ class KubeConnection:
         url = configuration.host + path + (f"?{urlencode(query)}" if query else "")
         try:
             return self.api.rest_client.pool_manager.request(
-                method, url, body=None if body is None else json.encode(body), headers=headers, timeout=timeout,
+                method, url, body=None if body is None else _encode(body), headers=headers, timeout=timeout,
                 preload_content=timeout is not None, retries=False, redirect=False,
             )  # fmt: skip
         except HTTPError as error:
             raise OSError(str(error)) from error
+
+
+def _encode(body: Json) -> bytes:
+    """Encode as the API server does: after a patch it compares the data of a ControllerRevision byte by byte."""
+    text = json.encode(body)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character.encode(), f"\\u{ord(character):04x}".encode())
+    return text
 
 
 def connect(context: str = "") -> KubeConnection:

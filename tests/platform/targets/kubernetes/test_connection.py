@@ -118,3 +118,12 @@ def test_remarks_of_the_server_come_with_its_answer(server: Server, connection: 
     server.answers = [(200, {}, {"warning": '299 - "would violate PodSecurity \\"restricted\\""'})]
     assert connection.request("PATCH", "/x", {}, {"a": 1}).warnings == ('would violate PodSecurity "restricted"',)
     assert server.asked[0][2] == '{"a":1}'
+
+
+def test_bodies_are_written_as_the_api_server_writes_them(server: Server, connection: KubeConnection) -> None:
+    """Else a patch of a release's annotations is refused: its data would differ from what is stored."""
+    sent = {"expr": "a > 1 < 2 & b \u2028 é"}
+    connection.request("POST", "/apis", None, sent)
+    (_, _, body) = server.asked[-1]
+    assert body == '{"expr":"a \\u003e 1 \\u003c 2 \\u0026 b \\u2028 é"}'
+    assert json.loads(body) == sent

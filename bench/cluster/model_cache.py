@@ -1,7 +1,8 @@
-"""0 → first answer of a large model that is fetched, that revisions share in a cache, and that KServe has on the node.
+"""0 → ready of a large model that is fetched, that revisions share in a cache, and that KServe has on the node.
 
-The store is a stand-in for S3 on this machine that sends as fast as planning expects of a store. What is on the disk
-of the node is taken out of the page cache before each start.
+Its Deployment is scaled by hand, so that no autoscaler has a part in the time. The store is a stand-in for S3 on this
+machine that sends as fast as planning expects of a store. What is on the disk of the node is taken out of the page
+cache before each start.
 """
 
 import hashlib
@@ -19,7 +20,6 @@ from tests.cluster.real_cluster import Cluster, seconds_until
 
 from bench.cluster.object_store import object_store
 from bench.cluster.phases import own_phases
-from bench.cluster.scalers import KEDA, hurry
 from bench.cluster.subjects import REQUESTS, deploy_documents
 from bench.environments import WORK
 from bench.load import BenchError
@@ -30,10 +30,10 @@ WIDTH: Final = 4096
 STARTS: Final = 3
 BYTES_S: Final = 200_000_000  # what planning expects: Capabilities.load_rate_bytes_s
 SOURCE: Final = "s3://models/large"
-ANSWER_S: Final = 300.0
+START_S: Final = 300.0
 ZERO_S: Final = 180.0
 PREDICTOR: Final = 65532  # user of our predictor
-BODY: Final = {"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [1.0] * WIDTH}]}
+RAW: Final = {"serving.kserve.io/deploymentMode": "Standard", "serving.kserve.io/autoscalerClass": "hpa"}
 WAYS: Final[Mapping[str, Mapping[str, str]]] = {  # with their annotations
     "fetched": {}, "shared": {"pilotlight.dev/model-cache": "pvc://shared"}, "local": {},
 }  # fmt: skip
@@ -55,12 +55,11 @@ def measure(cluster: Cluster, starts: int = STARTS) -> dict[str, dict[str, list[
         access = {"AWS_ENDPOINT_URL": endpoint, "AWS_SKIP_SIGNATURE": "true"}
         stack.enter_context(_environment(access))
         namespace = stack.enter_context(_namespace(cluster))
-        hosts = _deploy(cluster, namespace, folder, access)
+        _deploy(cluster, namespace, folder, access)
         figures: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
         for number in range(starts):
-            seconds_until(lambda: not _pods(cluster, namespace), "all at zero", ZERO_S)
             for way in WAYS if number % 2 == 0 else reversed(WAYS):
-                for name, seconds in _start(cluster, namespace, way, hosts[way], folder).items():
+                for name, seconds in _start(cluster, namespace, way, folder).items():
                     figures[way].setdefault(name, []).append(round(seconds, 3))
                 shown = "  ".join(f"{name} {values[-1]:.2f}" for name, values in figures[way].items())
                 print(f"model cache {number + 1}/{starts}  {way:8}  {shown}", file=sys.stderr)
@@ -98,12 +97,12 @@ def document(way: str, access: Mapping[str, str]) -> dict[str, Json]:
     }  # fmt: skip
     return {
         "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
-        "metadata": {"name": way, "annotations": {**KEDA, **WAYS[way]}},
-        "spec": {"predictor": {"minReplicas": 0, "maxReplicas": 1, "model": model}},
+        "metadata": {"name": way, "annotations": {**RAW, **WAYS[way]}},
+        "spec": {"predictor": {"minReplicas": 1, "maxReplicas": 2, "scaleMetric": "cpu", "model": model}},
     }  # fmt: skip
 
 
-def _deploy(cluster: Cluster, namespace: str, folder: Path, access: Mapping[str, str]) -> dict[str, str]:
+def _deploy(cluster: Cluster, namespace: str, folder: Path, access: Mapping[str, str]) -> None:
     """The first start of each, which fills the shared cache; KServe's is filled as its agent would."""
     cached = folder / "local" / "models" / hashlib.sha256(SOURCE.encode()).hexdigest()[:16]
     shutil.copytree(folder / "store", cached)
@@ -111,12 +110,10 @@ def _deploy(cluster: Cluster, namespace: str, folder: Path, access: Mapping[str,
     os.chown(folder / "shared", PREDICTOR, PREDICTOR)
     for claim, path in (("shared", folder / "shared"), ("large-bench", folder / "local")):
         cluster.apply(*_volume(namespace, claim, path), namespace=namespace)
-    hosts: dict[str, str] = {}
     for way in WAYS:
         beside = [LOCAL_CACHE] if way == "local" else []
-        hosts[way] = deploy_documents(cluster, namespace, *beside, document(way, access))
-        hurry(cluster, namespace, way)
-    return hosts
+        deploy_documents(cluster, namespace, *beside, document(way, access))
+        _scale(cluster, namespace, way, 0)
 
 
 def _volume(namespace: str, claim: str, path: Path) -> list[Json]:
@@ -134,16 +131,27 @@ def _volume(namespace: str, claim: str, path: Path) -> list[Json]:
     ]  # fmt: skip
 
 
-def _start(cluster: Cluster, namespace: str, way: str, host: str, folder: Path) -> dict[str, float]:
+def _scale(cluster: Cluster, namespace: str, way: str, replicas: int) -> None:
+    """Until so many are ready; an HPA leaves a workload at zero alone."""
+    cluster.kubectl("-n", namespace, "scale", f"deployment/{way}-predictor", f"--replicas={replicas}")
+    label = f"--selector=pilotlight.dev/service={way}"
+    if replicas:
+        words = ("wait", "pod", label, "--for=condition=Ready", f"--timeout={START_S:g}s")
+        seconds_until(lambda: bool(cluster.kubectl("-n", namespace, "get", "pod", label, "-o", "name")), "a pod", 60)
+        cluster.kubectl("-n", namespace, *words)
+    else:
+        seconds_until(lambda: not cluster.kubectl("-n", namespace, "get", "pod", label, "-o", "name"), "zero", ZERO_S)
+
+
+def _start(cluster: Cluster, namespace: str, way: str, folder: Path) -> dict[str, float]:
     forget(folder)
     begin = time.monotonic()
-    path = f"/v2/models/{way}/infer"
-    reply = cluster.ask(host, path, BODY, through=cluster.gateway, timeout=ANSWER_S)
+    _scale(cluster, namespace, way, 1)
     total = time.monotonic() - begin
-    if reply.status != 200:
-        raise BenchError(f"{way} answered {reply.status}: {reply.body[:200]!r}")
-    label = f"pilotlight.dev/service={way}"
-    log = cluster.kubectl("-n", namespace, "logs", "-l", label, "--timestamps", "--tail=-1")
+    log = cluster.kubectl(
+        "-n", namespace, "logs", f"--selector=pilotlight.dev/service={way}", "--timestamps", "--tail=-1"
+    )
+    _scale(cluster, namespace, way, 0)
     return {"total": total, **own_phases(log)}
 
 
@@ -153,10 +161,6 @@ def forget(folder: Path) -> None:
     for path in (each for name in ("shared", "local") for each in (folder / name).rglob("*") if each.is_file()):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _pods(cluster: Cluster, namespace: str) -> list[str]:
-    return cluster.kubectl("-n", namespace, "get", "pods", "-o", "name").split()
 
 
 @contextmanager

@@ -40,7 +40,7 @@ DRAIN_COLUMNS: Final = {
 CACHE_TITLES: Final = {
     "fetched": "fetched by each replica", "shared": "`pilotlight.dev/model-cache`", "local": "LocalModelCache",
 }  # fmt: skip
-CACHE_COLUMNS: Final = {"total": "request → first answer", "own.fetch": "of it: fetching", "own.load": "of it: loading"}
+CACHE_COLUMNS: Final = {"total": "0 → ready", "own.fetch": "of it: fetching", "own.load": "of it: loading"}
 CONTROLLER: Final = {
     "services": "InferenceServices", "apply_s": "applied: seconds until all are ready",
     "apply_requests": "requests to the API server for that", "edit_s": "all edited: seconds until ready",
@@ -49,7 +49,7 @@ CONTROLLER: Final = {
 }  # fmt: skip
 HEADINGS: Final = {
     "drain": "Scale to zero with a device that one replica holds: seconds, median of 3 (least–most)",
-    "model_cache": "0 → first answer of a model of 1.5 GB: seconds, median of 3 (least–most)",
+    "model_cache": "0 → ready with a model of 1.5 GB: seconds, median of 3 (least–most)",
     "controller": "The controller",
 }  # fmt: skip
 Samples = dict[str, dict[str, list[float]]]

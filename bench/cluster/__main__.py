@@ -59,7 +59,7 @@ def measure(cluster: Cluster, cases: Sequence[str], starts: int) -> Report:
             elif case == "controller":
                 report.controller = controller.measure(cluster)
             elif case == "drain":
-                report.drain = drain.measure(cluster)
+                report.drain = drain.measure(cluster, report.cold)
             elif case == "model-cache":
                 report.model_cache = model_cache.measure(cluster)
             else:

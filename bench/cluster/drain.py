@@ -5,6 +5,7 @@ the last one has ended. Beside that: a request at true zero, and how long the en
 """
 
 import json
+import os
 import sys
 import time
 from typing import Any, Final
@@ -16,18 +17,26 @@ from tests.cluster.real_cluster import Cluster, seconds_until
 from bench.cluster.scalers import MODES, hurry
 from bench.cluster.subjects import BODY, DOCUMENT, REQUESTS, WINDOW, deploy_documents
 from bench.load import BenchError
+from bench.rounds import Result, note_failure
 
 Json = Any
 ROUNDS: Final = 3
 ZERO_S: Final = 180.0
 ANSWER_S: Final = 120.0
+AFTER_S: Final = 2.0  # a request that comes at once may still reach the replica that ends
 LOOK_S: Final = 0.02  # a replica that drains nothing is gone in less than a second
 
 
-def measure(cluster: Cluster, rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each round, by the autoscaler."""
+def measure(cluster: Cluster, result: Result, rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each round, by the autoscaler; one that fails is noted."""
+    figures: dict[str, dict[str, list[float]]] = {}
     with one_device(cluster):
-        return {mode: _rounds(cluster, mode, rounds) for mode in MODES}
+        for mode in MODES:
+            try:
+                figures[mode] = _rounds(cluster, mode, rounds)
+            except BenchError as error:
+                note_failure(result, f"drain, {mode}: {error}")
+    return figures
 
 
 def document(mode: str) -> dict[str, Json]:
@@ -41,7 +50,7 @@ def document(mode: str) -> dict[str, Json]:
 
 def _rounds(cluster: Cluster, mode: str, rounds: int) -> dict[str, list[float]]:
     namespace = cluster.new_namespace(f"bench-drain-{mode}")
-    figures: dict[str, list[float]] = {"draining": [], "holding": [], "zero": []}
+    figures: dict[str, list[float]] = {"draining": [], "holding": [], "zero": [], "load": []}
     try:
         host = deploy_documents(cluster, namespace, document(mode))
         if mode == "keda":
@@ -50,11 +59,13 @@ def _rounds(cluster: Cluster, mode: str, rounds: int) -> dict[str, list[float]]:
         for number in range(rounds):
             service.ask()
             service.wait_ending()
+            time.sleep(AFTER_S)
             figures["draining"].append(service.ask())
             since = service.wait_ending()
             seconds_until(lambda: not service.pods(), f"{mode} at zero", ZERO_S)
             figures["holding"].append(round(time.monotonic() - since, 3))
             figures["zero"].append(service.ask())
+            figures["load"].append(os.getloadavg()[0])
             shown = "  ".join(f"{name} {values[-1]:.2f}" for name, values in figures.items())
             print(f"drain {mode} {number + 1}/{rounds}  {shown}", file=sys.stderr)
     finally:

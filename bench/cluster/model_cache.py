@@ -152,7 +152,7 @@ def _start(cluster: Cluster, namespace: str, way: str, folder: Path) -> dict[str
         "-n", namespace, "logs", f"--selector=pilotlight.dev/service={way}", "--timestamps", "--tail=-1"
     )
     _scale(cluster, namespace, way, 0)
-    return {"total": total, **own_phases(log)}
+    return {"total": total, **own_phases(log), "load": os.getloadavg()[0]}
 
 
 def forget(folder: Path) -> None:

@@ -32,15 +32,21 @@ TITLES: Final = {
 }  # fmt: skip
 
 
+LOAD: Final = "load average of the machine"
 DRAIN_TITLES: Final = {"knative": "Knative", "keda": "raw, our gateway and KEDA"}
 DRAIN_COLUMNS: Final = {
-    "draining": "request while the last replica ends", "holding": "which holds its device for",
-    "zero": "request at true zero",
+    "draining": "request 2 s after its last replica was told to end", "holding": "which holds its device for",
+    "zero": "request at true zero", "load": LOAD,
 }  # fmt: skip
 CACHE_TITLES: Final = {
     "fetched": "fetched by each replica", "shared": "`pilotlight.dev/model-cache`", "local": "LocalModelCache",
 }  # fmt: skip
-CACHE_COLUMNS: Final = {"total": "0 → ready", "own.fetch": "of it: fetching", "own.load": "of it: loading"}
+CACHE_COLUMNS: Final = {
+    "total": "0 → ready",
+    "own.fetch": "of it: fetching",
+    "own.load": "of it: loading",
+    "load": LOAD,
+}
 CONTROLLER: Final = {
     "services": "InferenceServices", "apply_s": "applied: seconds until all are ready",
     "apply_requests": "requests to the API server for that", "edit_s": "all edited: seconds until ready",
@@ -76,8 +82,9 @@ class Report:
 
     def complete_from(self, earlier: Mapping[str, Json]) -> None:
         """Take over what an earlier run of the day has measured and this one has not."""
-        for name in ("scaling", "controller", "drain", "model_cache"):
+        for name in ("scaling", "controller", "model_cache"):
             setattr(self, name, getattr(self, name) or earlier.get(name) or {})
+        self.drain = {**(earlier.get("drain") or {}), **self.drain}
         self.cold.samples = self.cold.samples or earlier["samples"]
 
 

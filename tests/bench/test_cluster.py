@@ -148,13 +148,15 @@ def test_the_figures_of_the_controller_are_a_table_of_the_report() -> None:
 def test_a_run_of_some_cases_adds_to_the_earlier_ones_of_its_day(tmp_path: Path) -> None:
     drain = {"knative": {"draining": [31.0, 30.0, 33.0], "holding": [30.5], "zero": [0.7]}}
     write(Report(result(pilotlight=[1.0]), drain=drain, controller={"services": 10}), tmp_path)
-    stem = write(Report(result(), model_cache={"local": {"total": [3.0]}}, controller={"services": 200}), tmp_path)
+    stem = write(
+        Report(result(), model_cache={"local": {"total": [3.0], "load": [1.5]}}, controller={"services": 200}), tmp_path
+    )
     kept = json.loads(stem.with_suffix(".json").read_text())
     assert (kept["drain"], kept["controller"]) == (drain, {"services": 200})
     assert kept["samples"] == {"pilotlight": {"total": [1.0]}}
     text = stem.with_suffix(".md").read_text()
-    assert "| Knative | 31.0 (30.0–33.0) | 30.5 (30.5–30.5) | 0.7 (0.7–0.7) |" in text
-    assert "| LocalModelCache | 3.0 (3.0–3.0) |  |  |" in text
+    assert "| Knative | 31.0 (30.0–33.0) | 30.5 (30.5–30.5) | 0.7 (0.7–0.7) |  |" in text
+    assert "| LocalModelCache | 3.0 (3.0–3.0) |  |  | 1.5 (1.5–1.5) |" in text
 
 
 def test_the_stand_in_for_s3_serves_what_the_predictor_fetches_at_its_rate(

@@ -26,10 +26,13 @@ class EngineError(Exception):
 
 
 class Engine:
-    """`requests` are the bodies that it has got, `headers` theirs; `aborted` those whose client has gone."""
+    """`requests` are the bodies that it has got, `headers` theirs; `aborted` those whose client has gone.
 
-    def __init__(self, name: str) -> None:
-        self.name, self.port, self.busy, self.broken = name, 0, False, False
+    `served` is the name of the model, by which requests must ask for it; empty: any.
+    """
+
+    def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
+        self.name, self.host, self.served, self.port, self.busy, self.broken = name, host, served, 0, False, False
         self.requests: list[Body] = []
         self.headers: list[dict[str, str]] = []
         self.aborted = 0
@@ -49,13 +52,14 @@ class Engine:
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator["Engine"]:
         app = web.Application(client_max_size=1 << 27)
-        app.router.add_get("/health", self._health)
+        for path in ("/health", "/health_generate"):
+            app.router.add_get(path, self._health)
         app.router.add_get("/v1/models", self._models)
         for path in ("/v1/completions", "/v1/chat/completions", "/generate"):
             app.router.add_post(path, self._complete)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, self.host, port).start()
         self.port = runner.addresses[0][1]
         try:
             yield self
@@ -72,7 +76,7 @@ class Engine:
         return web.Response()
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": self.name}]})
+        return web.json_response({"object": "list", "data": [{"id": self.served or self.name}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -84,6 +88,8 @@ class Engine:
         try:
             if self.busy:
                 raise EngineError(503, "The server is overloaded.")
+            if self.served and body.get("model") != self.served:
+                raise EngineError(404, f"The model `{body.get('model')}` does not exist.")
             if len(str(body.get("prompt") or body.get("messages") or body.get("text"))) > LONGEST_PROMPT:
                 raise EngineError(400, "The input is longer than the model's context length.")
             await self.open.wait()

@@ -1,15 +1,18 @@
-"""A stand-in of `python -m sglang.launch_server` with `--disaggregation-mode`; docs/disaggregated.md has the sources.
+"""A stand-in of `python -m sglang.launch_server`; docs/disaggregated.md has the sources.
 
-Both halves need the same `bootstrap_room`; the decoder finds the prefill engine's bootstrap server by host and port.
-A half alone waits; a request without a number is 400. A number that was used before is 500, where real engines crash.
+With `--disaggregation-mode` both halves need the same `bootstrap_room`; the decoder finds the bootstrap server of the
+prefill engine by host and port. A half alone waits; a request without a number is 400. A number that was used before is
+500, where real engines crash. With `--nnodes` the first node answers once all have joined it; all end when one does.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from tests.engines.engine import Body, Engine, EngineError, prompt_words, serve_forever
 
@@ -17,14 +20,18 @@ WAITING_S = float(os.environ.get("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "300")
 
 
 class SGLangEngine(Engine):
-    def __init__(self, name: str, mode: str) -> None:
-        super().__init__(name)
+    """`mode` is prefill, decode, or null: one engine does both."""
+
+    def __init__(self, name: str, mode: str, host: str = "127.0.0.1", served: str = "") -> None:
+        super().__init__(name, host, served)
         self.mode, self.bootstrap_port = mode, 0
         self.used: set[int] = set()
         self.caches: dict[int, asyncio.Future[list[str]]] = {}
         self.fetched: dict[int, asyncio.Event] = {}
 
     async def generate(self, body: Body) -> tuple[list[str], Body]:
+        if self.mode == "null":
+            return prompt_words(body), {}
         number = body.get("bootstrap_room")
         if number is None:
             raise EngineError(400, "Invalid request: Disaggregated request received without boostrap room id.")
@@ -65,10 +72,10 @@ class SGLangEngine(Engine):
     @asynccontextmanager
     async def serving(self, port: int = 0, bootstrap_port: int = 0) -> AsyncIterator["SGLangEngine"]:
         async with super().serving(port):
-            if self.mode == "decode":
+            if self.mode != "prefill":
                 yield self
                 return
-            server = await asyncio.start_server(self._bootstrap, "127.0.0.1", bootstrap_port or self.bootstrap_port)
+            server = await asyncio.start_server(self._bootstrap, self.host, bootstrap_port or self.bootstrap_port)
             self.bootstrap_port = server.sockets[0].getsockname()[1]
             try:
                 yield self
@@ -76,15 +83,69 @@ class SGLangEngine(Engine):
                 server.close()
 
 
+async def join(address: str, rank: int, nodes: int) -> None:
+    """Wait until every node of the group has connected to the first one; end when one of them does."""
+    host, _, port = address.rpartition(":")
+    if rank:
+        reader, writer = await _connection(host, int(port))
+        writer.write(f"{rank}\n".encode())
+        await reader.readline()
+        print(f"node {rank} of {nodes} has joined {address}", flush=True)
+        await reader.read()
+        sys.exit(f"node {rank}: the connection to {address} is lost")
+    ranks: set[int] = set()
+    complete = asyncio.Event()
+
+    async def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ranks.add(other := int(await reader.readline()))
+        if ranks == set(range(1, nodes)):
+            complete.set()
+        await complete.wait()
+        writer.write(b"complete\n")
+        await reader.read()
+        print(f"node {other} of {nodes} is lost", flush=True)
+        os._exit(1)
+
+    await asyncio.start_server(joined, "0.0.0.0", int(port))
+    await complete.wait()
+    print(f"{nodes} nodes have joined", flush=True)
+
+
+async def _connection(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    while True:
+        try:
+            return await asyncio.open_connection(host, port)
+        except OSError:
+            await asyncio.sleep(0.2)
+
+
+async def serve(options: argparse.Namespace) -> None:
+    if options.nnodes > 1:
+        await join(options.dist_init_addr, options.node_rank, options.nnodes)
+    mode = options.disaggregation_mode
+    engine = SGLangEngine(mode, mode, options.host, options.served_model_name)
+    engine.bootstrap_port = options.disaggregation_bootstrap_port
+    await serve_forever(engine, options.port)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--disaggregation-mode", choices=("prefill", "decode"), required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=30000)
+    parser.add_argument("--model-path", type=Path)
+    parser.add_argument("--served-model-name", default="")
+    parser.add_argument("--tp-size", type=int, default=1)
+    parser.add_argument("--nnodes", type=int, default=1)
+    parser.add_argument("--node-rank", type=int, default=0)
+    parser.add_argument("--dist-init-addr")
+    parser.add_argument("--disaggregation-mode", choices=("null", "prefill", "decode"), default="null")
     parser.add_argument("--disaggregation-bootstrap-port", type=int, default=8998)
     options, _ = parser.parse_known_args()
-    engine = SGLangEngine(options.disaggregation_mode, options.disaggregation_mode)
-    engine.bootstrap_port = options.disaggregation_bootstrap_port
-    asyncio.run(serve_forever(engine, options.port))
+    if options.model_path and not options.model_path.is_dir():
+        parser.error(f"no model in {options.model_path}")
+    if options.tp_size % options.nnodes:
+        parser.error("tp_size must be divisible by number of nodes")
+    asyncio.run(serve(options))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,29 @@
-"""Stand-ins of `vllm serve` with NixlConnector, and of llm-d's routing sidecar; docs/disaggregated.md has the sources.
+"""Stand-ins of `vllm serve` (NixlConnector) and of llm-d's routing sidecar; docs/disaggregated.md has the sources.
 
 A prefill request holds its blocks until a decoder has read them by the side channel, once. Without parameters an engine
 computes the prompt itself, which `prefills` counts: that is how a real decoder fails, by being slow.
 """
 
+import argparse
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from tests.engines.engine import Body, Engine, EngineError, prompt_words
+from tests.engines.engine import Body, Engine, EngineError, prompt_words, serve_forever
+
+SIDE_CHANNEL_HOST = os.environ.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1")
 
 
 class VllmEngine(Engine):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
+        super().__init__(name, host, served)
         self.id, self.side_channel_port = secrets.token_hex(4), 0
         self.blocks: dict[int, list[str]] = {}
         self.prefills = 0
@@ -35,7 +40,7 @@ class VllmEngine(Engine):
             raise EngineError(400, "a prefill request generates one token, and is no stream")
         block = next(self._numbers)
         self.blocks[block] = prompt_words(body)
-        there = {"remote_engine_id": self.id, "remote_block_ids": [block], "remote_host": "127.0.0.1"}
+        there = {"remote_engine_id": self.id, "remote_block_ids": [block], "remote_host": SIDE_CHANNEL_HOST}
         params = {"do_remote_prefill": True, "do_remote_decode": False, **there, "remote_port": self.side_channel_port}
         return ["first"], {"kv_transfer_params": params}
 
@@ -56,7 +61,7 @@ class VllmEngine(Engine):
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator["VllmEngine"]:
-        server = await asyncio.start_server(self._side_channel, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._side_channel, self.host, 0)
         self.side_channel_port = server.sockets[0].getsockname()[1]
         try:
             async with super().serving(port):
@@ -81,3 +86,22 @@ class RoutingSidecar(Engine):
                     body["kv_transfer_params"] = (await answer.json())["kv_transfer_params"]
             async with session.post(f"http://127.0.0.1:{self._decoder.port}{request.path}", json=body) as answer:
                 return web.Response(body=await answer.read(), status=answer.status)
+
+
+def main() -> None:
+    """The program `vllm`."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("verb", choices=("serve",))
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--served-model-name", default="")
+    options, _ = parser.parse_known_args()
+    if not options.model.is_dir():
+        parser.error(f"no model in {options.model}")
+    engine = VllmEngine("vllm", options.host, options.served_model_name or str(options.model))
+    asyncio.run(serve_forever(engine, options.port))
+
+
+if __name__ == "__main__":
+    main()

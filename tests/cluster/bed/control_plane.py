@@ -81,6 +81,8 @@ def _api_server(places: Places) -> Command:
         "--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
         "--requestheader-extra-headers-prefix=X-Remote-Extra-", "--enable-aggregator-routing",
         f"--proxy-client-cert-file={pki}/front.crt", f"--proxy-client-key-file={pki}/front.key",
+        # For tests whose pods ask for more than this machine has.
+        "--feature-gates=MutatingAdmissionPolicy=true", "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.bed.archive import Image
+from tests.cluster.bed.archive import Image, Layer
 from tests.cluster.bed.building import run
 from tests.cluster.bed.places import ROOT, Places
 from tests.cluster.bed.python_layers import digest, install, made, python_image, shell
@@ -24,18 +24,19 @@ SOURCES: Final = ("platform", "predictor", "cli", "knative", "keda", "helm")
 
 
 def predictor_image(places: Places) -> Image:
-    project = made(places, "project", digest(_project_files()), _project)
     models = made(places, "models", digest(_models()), _model_files)
-    own = (made(places, "shell", "env-certificates", shell), project, models)
+    own = (made(places, "shell", "env-certificates", shell), project_layer(places), models)
     return python_image(places, NAME, LOCK, ENTRYPOINT, own, (ALIAS,))
 
 
 def platform_image(places: Places) -> Image:
     """The control plane's own: no runtime and no models, but what speaks to a cluster."""
-    project = made(places, "project", digest(_project_files()), _project)
-    return python_image(
-        places, PLATFORM, PLATFORM_LOCK, ENTRYPOINT, (made(places, "shell", "env-certificates", shell), project)
-    )
+    own = (made(places, "shell", "env-certificates", shell), project_layer(places))
+    return python_image(places, PLATFORM, PLATFORM_LOCK, ENTRYPOINT, own)
+
+
+def project_layer(places: Places) -> Layer:
+    return made(places, "project", digest(_project_files()), _project)
 
 
 def _project(folder: Path) -> None:

@@ -19,6 +19,7 @@ Json = Any
 # From container start to the first byte of a model: image, interpreter, imports, CUDA context.
 BOOT_S: Final = 60
 UNKNOWN_BUDGET_S: Final = 600
+NODE_RATE: Final = 1_800_000_000  # bytes/s from the disk of a node, nothing of it cached
 GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
 ADAPTERS_DIR: Final = "/mnt/adapters"
 # Adapter flags of an engine by a word of its image; `{}` is name=path.
@@ -92,16 +93,24 @@ class PlanContext:
         return self.component.role in ("engine", "decoder", "predictor")
 
     @property
+    def on_node(self) -> bool:
+        """Whether OME's model agent keeps the model on the node."""
+        model = self.choice.model
+        return self.service.group == "ome" and model is not None and bool(model.storage.get("path"))
+
+    @property
     def load_seconds(self) -> int:
-        """Seconds to load the model from its store to the device; 0 if its size is unknown."""
-        return math.ceil(self.model_bytes / max(1, self.capabilities.load_rate_bytes_s))
+        """Seconds to load the model to the device, from its store or the node's disk; 0 if its size is unknown."""
+        fetched = not self.on_node or self.choice.is_pilotlight
+        return math.ceil(self.model_bytes / max(self.capabilities.load_rate_bytes_s, 1 if fetched else NODE_RATE))
 
     @property
     def start_budget_s(self) -> int:
-        """Seconds for boot and twice the expected load: 30 GB at 200 MB/s load in 150 s and get 360 s."""
+        """Seconds for boot and twice the load from a store: 30 GB at 200 MB/s load in 150 s and get 360 s."""
         if self.choice.gateway:
             return BOOT_S
-        return BOOT_S + 2 * self.load_seconds if self.model_bytes else UNKNOWN_BUDGET_S
+        load = math.ceil(self.model_bytes / max(1, self.capabilities.load_rate_bytes_s))
+        return BOOT_S + 2 * load if self.model_bytes else UNKNOWN_BUDGET_S
 
     @property
     def allowed_start_s(self) -> int:

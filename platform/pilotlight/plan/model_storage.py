@@ -124,7 +124,7 @@ StorageMethod = Callable[[PlanContext, str], ModelStorage]
 
 def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
     """Return the storage method and its reason, in order: mounted, on the node, fetched. None if there is no model."""
-    model, ours = context.choice.model, context.choice.is_pilotlight
+    ours = context.choice.is_pilotlight
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if (cache := _local_cache(context, uri)) is not None:
         return _local_model_cache, f"{cache.name} has it on nodes: claim {cache.claim}, which KServe makes"
@@ -132,8 +132,7 @@ def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[St
         return _volume_claim, "pvc:// names a claim"
     if scheme in ("oci", "oci+native") and not _ORACLE.match(uri):
         return _image_volume, "oci:// names an image, which the kubelet pulls and caches"
-    on_node = context.service.group == "ome" and model is not None and bool(model.storage.get("path"))
-    if on_node and not (ours and scheme in _FETCHED):
+    if context.on_node and not (ours and scheme in _FETCHED):
         return _node_directory, "the BaseModel has storage.path: OME's model agent puts it on the node"
     if not uri:
         return None, ""

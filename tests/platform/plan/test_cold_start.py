@@ -56,6 +56,13 @@ def test_a_model_on_the_node_is_read_from_its_disk() -> None:
     assert why.endswith(": 30.0 GB at 1800 MB/s from the node, and the boot")
 
 
+def test_the_last_replica_is_kept_as_long_as_its_model_takes_to_load_again() -> None:
+    on_node = annotated(ome("onnode", FOREIGN, min_replicas=0), **{ANNOTATION_SIZE: "90G"})
+    assert reason(planned(on_node), "engine: kept after the last request")[0] == "50 s"
+    fetched = annotated(ome("big", min_replicas=0), **{ANNOTATION_SIZE: "90G"})
+    assert reason(planned(fetched), "engine: kept after the last request")[0] == "450 s"
+
+
 def test_deadlines_and_probes_that_end_a_start_are_named() -> None:
     short = {"serving.knative.dev/progress-deadline": "300s"}
     found = warning(annotated(ome("big", min_replicas=1), **short))

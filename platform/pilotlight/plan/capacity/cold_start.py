@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from pilotlight.plan.component_context import BOOT_S, PlanContext
+from pilotlight.plan.component_context import BOOT_S, NODE_RATE, PlanContext
 from pilotlight.plan.model_storage import VOLUME
 from pilotlight.plan.types import DecisionLog, Workload
 
-NODE_RATE: Final = 1_800_000_000  # bytes/s from the disk of a node, nothing of it cached
 KNATIVE_LONGEST_S: Final = 600  # max-revision-timeout-seconds, unless the cluster raises it
 DRAIN_S: Final = 30  # how long Knative's queue-proxy drains a pod
 

@@ -4,66 +4,29 @@ Where the cluster has no nodes, an API server and a controller manager, pods are
 """
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.controller_process import KIND, Controller, our_kinds, running
 from tests.cluster.iris import document
 from tests.cluster.real_cluster import Cluster, seconds_until
 
 Json = Any
-CRDS = Path(__file__).parents[2] / "helm/inference-platform/files/crds"
-KIND = "inferenceservices.serving.kserve.io"
 PARTS = "deployment,service,horizontalpodautoscaler,controllerrevision,serviceaccount,poddisruptionbudget,networkpolicy"
-
-
-class Controller:
-    """`platformctl controller` on one namespace, in a process of its own."""
-
-    def __init__(self, cluster: Cluster, namespace: str, log: Path) -> None:
-        self.cluster, self.namespace, self.log = cluster, namespace, log
-        self.start()
-
-    def start(self) -> None:
-        command = [str(Path(sys.executable).parent / "platformctl"), "controller", "-n", self.namespace]
-        command += ["--lease-namespace", self.namespace]
-        environment = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)}
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(60)
 
 
 @pytest.fixture(scope="module")
 def kinds(cluster: Cluster) -> Iterator[None]:
-    installed = cluster.get("crd", KIND)
-    if installed and "pilotlight.dev/crd" not in (installed["metadata"].get("annotations") or {}):
-        pytest.skip("this cluster has InferenceServices of somebody else")
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{KIND}", "--timeout=60s")
-    yield
-    if not installed:
-        cluster.kubectl("delete", "-f", str(CRDS), "--wait=false")
+    with our_kinds(cluster):
+        yield
 
 
 @pytest.fixture
 def controller(kinds: None, cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Controller]:
-    running = Controller(cluster, namespace, tmp_path / "controller.log")
-    yield running
-    cluster.kubectl("-n", namespace, "delete", KIND, "--all", "--timeout=90s")
-    running.stop()
-    assert "this is a bug" not in running.log.read_text()
+    with running(cluster, namespace, tmp_path / "controller.log") as process:
+        yield process
 
 
 def applied(cluster: Cluster, namespace: str, most: int = 2) -> None:

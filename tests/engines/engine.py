@@ -5,6 +5,8 @@ The KV cache of a prompt is its list of words. Who has it generates; who has it 
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -115,6 +117,11 @@ class Engine:
 def prompt_words(body: Body) -> list[str]:
     prompt = body.get("prompt") or body.get("text") or body["messages"][-1]["content"]
     return str(prompt).split()
+
+
+def end_at_sigterm() -> None:
+    """As the first process of a container too, which no signal ends by itself."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
 async def serve_forever(engine: Engine, port: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.engines.engine import Body, Engine, EngineError, prompt_words, serve_forever
+from tests.engines.engine import Body, Engine, EngineError, end_at_sigterm, prompt_words, serve_forever
 
 WAITING_S = float(os.environ.get("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "300"))
 
@@ -145,6 +145,7 @@ def main() -> None:
         parser.error(f"no model in {options.model_path}")
     if options.tp_size % options.nnodes:
         parser.error("tp_size must be divisible by number of nodes")
+    end_at_sigterm()
     asyncio.run(serve(options))
 
 

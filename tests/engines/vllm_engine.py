@@ -16,7 +16,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from tests.engines.engine import Body, Engine, EngineError, prompt_words, serve_forever
+from tests.engines.engine import Body, Engine, EngineError, end_at_sigterm, prompt_words, serve_forever
 
 SIDE_CHANNEL_HOST = os.environ.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1")
 
@@ -100,6 +100,7 @@ def main() -> None:
     if not options.model.is_dir():
         parser.error(f"no model in {options.model}")
     engine = VllmEngine("vllm", options.host, options.served_model_name or str(options.model))
+    end_at_sigterm()
     asyncio.run(serve_forever(engine, options.port))
 
 

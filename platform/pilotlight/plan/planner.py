@@ -23,6 +23,7 @@ from pilotlight.plan.scaling.triggers import concurrency_target
 from pilotlight.plan.support.field_support import check_fields
 from pilotlight.plan.support.target_support import check_target
 from pilotlight.plan.types import (
+    HOST_TEMPLATE,
     Activator,
     Capabilities,
     Current,
@@ -233,7 +234,9 @@ def _plan(
     entry = _entry_role(service)
     visibility = {service.labels.get(names.LABEL_VISIBILITY), service.labels.get("networking.kserve.io/visibility")}
     visible, hosts = "cluster-local" not in visibility, _hosts(service, capabilities)
-    public, mapped = capabilities.gateway_api and visible, capabilities.domain_mapping and visible and workloads
+    public = capabilities.gateway_api and visible
+    # Knative itself names hosts so, of the Route that has the service's name.
+    mapped = capabilities.domain_mapping and visible and workloads and capabilities.host_template != HOST_TEMPLATE
     scraping = document_annotations.first(document_annotations.SCRAPING, service.annotations)[1] != "false"
     own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
     return Plan(
@@ -326,7 +329,10 @@ def _routes(plan: Plan) -> Iterator[Requirement]:
     if plan.mapped_host:
         yield Requirement("crd", "domainmappings.serving.knative.dev", f"requests for {plan.mapped_host} reach it")
     entry = next((workload for workload in plan.workloads if workload.name == plan.entry), None)
-    if not plan.gateway or entry is None or entry.mode == "serverless":
+    if entry is not None and entry.mode == "serverless":
+        yield Requirement("crd", "routes.serving.knative.dev", f"requests for {plan.name} reach {plan.entry}")
+        return
+    if not plan.gateway or entry is None:
         return
     yield Requirement("crd", "httproutes.gateway.networking.k8s.io", "requests from outside reach raw pods")
     if plan.activator is not None and plan.activator.namespace != plan.namespace:

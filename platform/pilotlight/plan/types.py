@@ -5,12 +5,13 @@ Pure data; render() writes the Plan out.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pilotlight.spec.problems import Problem, Problems
 from pilotlight.spec.service import Component, Role, Service
 
 Json = Any
+HOST_TEMPLATE: Final = "{name}.{namespace}.{domain}"  # as Knative and OME name hosts
 Mode = Literal["serverless", "raw", "multi-node", "stateful", "virtual"]
 Scaler = Literal["kpa", "knative-hpa", "hpa", "keda", "none"]
 
@@ -175,7 +176,7 @@ class Capabilities:
         default_factory=lambda: {"name": "pilotlight", "namespace": "pilotlight-system"}
     )
     domain: str = "example.com"
-    host_template: str = "{name}.{namespace}.{domain}"  # of the public host of a service
+    host_template: str = HOST_TEMPLATE  # of the public host of a service
     domain_mapping: bool = False  # Knative claims the hosts of DomainMappings by itself
     target: str = ""  # name of the target, whose refusals of plan/support/target_support.py count; empty: any
     target_options: Mapping[str, str] = field(default_factory=dict)

@@ -191,16 +191,19 @@ def address_of(plan: Plan) -> Json:
 
 
 def knative_route_of(plan: Plan) -> Json:
-    """Return the Knative Route that answers at the service's own name inside the cluster, in serverless mode.
-
-    Knative makes its Service. The public host is that of the Knative Service, or of a DomainMapping.
-    """
+    """Return the Knative Route that answers at the service's own name in serverless mode, outside the cluster too."""
     entry = entry_of(plan)
     if entry is None or entry.mode != "serverless":
         return None
-    owned = {names.LABEL_WORKLOAD: entry.name, names.LABEL_VISIBILITY: "cluster-local"}
     traffic = route_traffic(traffic_of(entry), entry.name)
-    return {"name": names.entry_service(plan.name), "labels": {**plan.labels, **owned}, "traffic": traffic}
+    return {"name": names.entry_service(plan.name), "labels": service_labels(plan, entry), "traffic": traffic}
+
+
+def service_labels(plan: Plan, work: Workload) -> dict[str, str]:
+    """Return the labels of a workload's Service. Knative leaves those that are cluster-local off the public gateway."""
+    hidden = work.mode == "serverless" and not exposed_in(plan, work) and names.LABEL_VISIBILITY not in work.labels
+    visibility = {names.LABEL_VISIBILITY: "cluster-local"} if hidden else {}
+    return {**plan.labels, **work.labels, **names.selector(work.name), **visibility}
 
 
 def traffic_of(work: Workload) -> list[dict[str, Json]]:

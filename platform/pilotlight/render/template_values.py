@@ -84,9 +84,6 @@ def template_values(plan: Plan) -> dict[str, Json]:
 
 
 def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
-    exposed = http_routes.exposed_in(plan, work)
-    hidden = work.mode == "serverless" and not exposed and names.LABEL_VISIBILITY not in work.labels
-    visibility = {names.LABEL_VISIBILITY: "cluster-local"} if hidden else {}  # not on the public gateway
     return {
         "role": work.role,
         "name": work.name,
@@ -97,7 +94,7 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "annotations": {**plan.annotations, **work.annotations},
         "selector": http_routes.selector_of(work),
         "serviceSelector": http_routes.service_selector_of(work),
-        "serviceLabels": {**plan.labels, **work.labels, **names.selector(work.name), **visibility},
+        "serviceLabels": http_routes.service_labels(plan, work),
         "headlessName": names.headless(work.name) if http_routes.is_headless(plan, work) else "",
         "monitorSelector": names.selector(work.name),
         "template": _labelled(work, work.template),

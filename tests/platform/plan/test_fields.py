@@ -233,9 +233,11 @@ def test_a_hidden_service_has_no_host() -> None:
 
 
 def test_a_host_is_mapped_to_knative_s_entry_where_it_claims_hosts() -> None:
-    mapped = Capabilities(domain_mapping=True, gateway_api=False)
+    own = Capabilities(domain_mapping=True, gateway_api=False)
+    assert not planned(ome(min_replicas=0), own).mapped_host, "a Route has it"
+    mapped = replace(own, host_template="{name}-{namespace}.{domain}")
     made = planned(ome(min_replicas=0), mapped)
-    assert made.mapped_host == "iris.demo.example.com"
+    assert made.mapped_host == "iris-demo.example.com"
     assert "domainmappings.serving.knative.dev" in {each.name for each in made.requirements}
     hidden = replace(ome(min_replicas=0), labels={"networking.knative.dev/visibility": "cluster-local"})
     assert not planned(hidden, mapped).mapped_host

@@ -58,19 +58,20 @@ def test_the_address_is_the_mapped_host_once_knative_serves_it(ready: str, url: 
 
 
 @pytest.mark.parametrize(("ready", "name"), [("True", "iris"), ("False", "iris-predictor")])
-def test_inside_the_cluster_its_own_name_is_told_once_knative_serves_it(ready: str, name: str) -> None:
+def test_the_addresses_are_those_of_the_services_own_name_once_knative_serves_it(ready: str, name: str) -> None:
     service = routed(NEW, (NEW, 100))
     service["status"]["address"] = {"url": "http://iris-predictor.default.svc.cluster.local"}
     own = {
         "apiVersion": "serving.knative.dev/v1", "kind": "Route", "metadata": {"name": "iris", "namespace": "default"},
         "status": {
+            "url": "http://iris.default.example.com",
             "address": {"url": "http://iris.default.svc.cluster.local"},
             "conditions": [{"type": "Ready", "status": ready}],
         },
     }  # fmt: skip
     status = told(service, knative_revision("iris-predictor", NEW, "True", "False"), own)
     assert status.urls["cluster"] == f"http://{name}.default.svc.cluster.local"
-    assert status.url == URL
+    assert status.url == (URL if ready == "False" else "http://iris.default.example.com")
 
 
 @pytest.mark.parametrize(("pins", "unpinned"), [("", (MODEL,)), (f'{{"{MODEL}": {{"digest": "etags:1"}}}}', ())])

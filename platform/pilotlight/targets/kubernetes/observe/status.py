@@ -336,10 +336,9 @@ def addresses(snapshot: Snapshot) -> dict[str, str]:
     namespace, name = snapshot.key
     for workload in entries(snapshot.workloads)[:1]:
         if is_knative(workload):
-            status = workload.get("status") or {}
             route = snapshot.named(kinds.KNATIVE_ROUTE, names.entry_service(name)) or {}
-            answering = route if condition(route, "Ready") == "True" else workload
-            inside = str(((answering.get("status") or {}).get("address") or {}).get("url") or "")
+            status = (route if condition(route, "Ready") == "True" else workload).get("status") or {}
+            inside = str((status.get("address") or {}).get("url") or "")
             mapped = [each for each in snapshot.of(kinds.DOMAIN_MAPPING) if condition(each, "Ready") == "True"]
             outside = next((str(each["status"].get("url") or "") for each in mapped), "") or status.get("url")
             urls = {"http": str(outside or inside), "cluster": inside}

@@ -120,7 +120,7 @@ def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
         yield f"  {field}: set by {manager}{ours}"
 
 
-def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list[str]:
+def not_owned(cluster: Cluster, key: Key, documents: Sequence[Document]) -> list[str]:
     """Return a sentence for each existing object with a needed name that is not this service's.
 
     Additional objects of the user do not have our label and are not checked.
@@ -128,7 +128,8 @@ def not_owned(cluster: Cluster, key: Key, documents: Iterable[Document]) -> list
     mine = {Manifest(each).key for each in owned(cluster, key)}
     labelled = [each for each in documents if names.LABEL_SERVICE in kinds.labels(each)]
     new = [each for each in map(Manifest, labelled) if each.key not in mine]
-    existing = [each for each in new if _is_taken(cluster, key, each)]
+    freed = {Manifest(each).key for each in replacing_knative(cluster, key, documents)}
+    existing = [each for each in new if each.key not in freed and _is_taken(cluster, key, each)]
     return [
         f"{each.kind} {each.name} is there already and is not this service's: rename the service" for each in existing
     ]
@@ -158,6 +159,22 @@ def check_namespace(key: Key, documents: Iterable[Document], activators: Sequenc
         if each.document["metadata"].get("namespace") != key[0] and not is_activator:
             message = f"{'/'.join(key)}: its release has {each.kind} {each.name} outside of its namespace"
             raise PlatformError(message, "it was changed by hand; delete the service and deploy it again")
+
+
+def replacing_knative(cluster: Cluster, key: Key, documents: Sequence[Document]) -> list[Document]:
+    """Return the Services whose names Knative has for this service, which leaves it: its objects must go before."""
+    leaving = {each["metadata"]["name"] for each in leaving_knative(cluster, key, documents)}
+    services = [each for each in documents if (each["apiVersion"], each["kind"]) == ("v1", "Service")]
+    return [each for each in services if each["metadata"]["name"] in leaving]
+
+
+def leaving_knative(cluster: Cluster, key: Key, documents: Sequence[Document]) -> list[dict[str, Json]]:
+    """Return the objects of Knative that a service leaves."""
+    return [] if any(map(is_knatives, documents)) else [each for each in owned(cluster, key) if is_knatives(each)]
+
+
+def is_knatives(document: Document) -> bool:
+    return str(document["apiVersion"]).startswith("serving.knative.dev/")
 
 
 def owned(cluster: Cluster, key: Key) -> list[dict[str, Json]]:

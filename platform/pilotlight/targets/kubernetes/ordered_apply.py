@@ -21,6 +21,7 @@ POLL_S: Final = 0.5
 ROUTED_S: Final = 20.0  # for the Gateway's controller to observe a route
 SETTLE_S: Final = 2.0  # from there to the last proxy
 DEADLINE_S: Final = 600.0
+LEFT_S: Final = 30.0  # for the cluster to collect what belonged to a Knative Service
 
 
 class Rollout:
@@ -37,6 +38,7 @@ class Rollout:
         self._clock, self._sleep = clock, sleep
 
     def apply(self, documents: Sequence[Document], live: Iterable[Document]) -> None:
+        self._leave_knative(documents)
         deferred = routes_with_new_backends(documents, live)
         # First everything but routes with new backends: those would send requests to variants without ready pods.
         kubernetes_apply.apply(self._cluster, [each for each in documents if each not in deferred], force=self._force)
@@ -48,6 +50,25 @@ class Rollout:
         if any(each["kind"] in ("Deployment", "Service") for each in obsolete):
             self._await_routes(documents)
         kubernetes_apply.delete(self._cluster, obsolete)
+
+    def _leave_knative(self, documents: Sequence[Document]) -> None:
+        """Delete what Knative runs of a service that leaves it, and wait until its Services are gone: the names are
+        needed. Requests fail until the first pod is ready."""
+        replacing = kubernetes_apply.replacing_knative(self._cluster, self._key, documents)
+        if not replacing:
+            return
+        leaving = kubernetes_apply.leaving_knative(self._cluster, self._key, documents)
+        kubernetes_apply.delete(self._cluster, leaving)
+        until = self._clock() + LEFT_S
+        names = [str(each["metadata"]["name"]) for each in replacing]
+        while names := [name for name in names if self._is_knatives(name)]:
+            if self._clock() >= until:
+                raise TimedOut(f"Services of Knative are still there: {', '.join(names)}")
+            self._sleep(POLL_S)
+
+    def _is_knatives(self, service: str) -> bool:
+        document = self._cluster.get("v1", "Service", self._key[0], service) or {"metadata": {}}
+        return any(map(kubernetes_apply.is_knatives, document["metadata"].get("ownerReferences") or ()))
 
     def _await_backends(self, route: Document, documents: Sequence[Document]) -> None:
         until = self._clock() + (deadline_s(documents) if self._wait else 0.0)

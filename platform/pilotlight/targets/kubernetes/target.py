@@ -125,7 +125,9 @@ class KubernetesTarget:
         documents += [self._secrets[key]] if key in self._secrets else []
         self._check_namespace(key, documents)
         self._check_requirements(key, documents)
-        warnings = [*warnings, *kubernetes_apply.dry_run(self.cluster, documents, force=self._force)]
+        replacing = kubernetes_apply.replacing_knative(self.cluster, key, documents)
+        tried = [each for each in documents if each not in replacing]
+        warnings = [*warnings, *kubernetes_apply.dry_run(self.cluster, tried, force=self._force)]
         if dry_run and current.workloads:
             return status_of(current, warnings)
         if dry_run:
@@ -223,7 +225,7 @@ class KubernetesTarget:
         self._check_namespace(current.key, known)
         if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
             raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
-        self._roll_out(current, with_live_templates(known, current.objects))
+        self._roll_out(current, with_live_templates(known, current.workloads))
         return self.status(current.key, warnings)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pilotlight.targets.kubernetes.apply import (
     delete_own_secret,
     helm_release,
     not_owned,
+    replacing_knative,
 )
 
 
@@ -66,6 +67,21 @@ def test_the_secret_of_access_rules_is_not_looked_for_since_secrets_may_not_be_r
     with PaperCluster(named("v1", "Service", "lab", "iris"), secret, kinds=kinds, forbidden=("secrets",)) as paper:
         (sentence,) = not_owned(paper.cluster(), ("lab", "iris"), [secret, service])
     assert sentence.startswith("Service iris is there already")
+
+
+def test_names_that_knative_has_for_the_service_are_free_once_it_leaves_knative() -> None:
+    metadata = {"labels": {names.LABEL_SERVICE: "iris"}}
+    owner = {"apiVersion": "serving.knative.dev/v1", "kind": "Route", "name": "iris", "controller": True}
+    route = named("serving.knative.dev/v1", "Route", "lab", "iris", metadata=metadata)
+    theirs = named("v1", "Service", "lab", "iris", metadata={"ownerReferences": [owner]})
+    ours = named("v1", "Service", "lab", "iris", metadata=metadata)
+    other = named("v1", "Service", "lab", "other", metadata=metadata)
+    kinds = ("v1/Service", "v1/ServiceAccount", "v1/ConfigMap", "serving.knative.dev/v1/Route")
+    with PaperCluster(route, theirs, named("v1", "Service", "lab", "other"), kinds=kinds) as paper:
+        found = not_owned(paper.cluster(), ("lab", "iris"), [ours, other])
+        assert [sentence.partition(" is there")[0] for sentence in found] == ["Service other"]
+        assert replacing_knative(paper.cluster(), ("lab", "iris"), [ours, other]) == [ours]
+        assert replacing_knative(paper.cluster(), ("lab", "iris"), [ours, route]) == [], "it stays"
 
 
 @pytest.mark.parametrize(("volume", "secret"), [("access", "iris-access"), ("mine", "iris-access"), ("access", "own")])

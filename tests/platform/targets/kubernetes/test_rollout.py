@@ -2,10 +2,20 @@
 
 from typing import Any
 
+import pytest
+from tests.platform.targets.kubernetes.fake_cluster import PaperCluster, named
 from tests.platform.targets.kubernetes.objects import deployment, route
 
+from pilotlight.errors import TimedOut
+from pilotlight.k8s import names
 from pilotlight.targets.kubernetes.kinds import is_endpoint_ready
-from pilotlight.targets.kubernetes.ordered_apply import backends, deadline_s, is_observed, routes_with_new_backends
+from pilotlight.targets.kubernetes.ordered_apply import (
+    Rollout,
+    backends,
+    deadline_s,
+    is_observed,
+    routes_with_new_backends,
+)
 
 OLD = route("iris", ("iris-predictor", 100))
 SPLIT = route("iris", ("iris-predictor", 80), ("iris-canary-predictor", 20))
@@ -55,3 +65,20 @@ def test_it_is_waited_as_long_as_the_slowest_side_may_take() -> None:
     slow["spec"]["progressDeadlineSeconds"] = 3600
     assert deadline_s([slow, deployment("other", "other-1")]) == 3600
     assert deadline_s([]) == 600
+
+
+def test_a_service_that_leaves_knative_waits_until_the_names_of_its_services_are_free() -> None:
+    metadata = {"labels": {names.LABEL_SERVICE: "iris"}}
+    owner = {"apiVersion": "serving.knative.dev/v1", "kind": "Route", "name": "iris", "controller": True}
+    mine = named("serving.knative.dev/v1", "Route", "lab", "iris", metadata=metadata)
+    theirs = named("v1", "Service", "lab", "iris", metadata={"ownerReferences": [owner]})
+    kinds = ("v1/Service", "serving.knative.dev/v1/Route")
+    clock = iter(range(100))
+    with PaperCluster(mine, theirs, kinds=kinds) as paper:
+        cluster = paper.cluster()
+        rollout = Rollout(
+            cluster, ("lab", "iris"), str, force=False, clock=lambda: float(next(clock)), sleep=lambda _: None
+        )
+        with pytest.raises(TimedOut, match="Services of Knative are still there: iris"):
+            rollout.apply([named("v1", "Service", "lab", "iris", metadata=metadata)], ())
+        assert cluster.get("serving.knative.dev/v1", "Route", "lab", "iris") is None

@@ -45,8 +45,9 @@ def running(cluster: Cluster, namespace: str, log: Path) -> Iterator[Controller]
     controller = Controller(cluster, namespace, log)
     try:
         yield controller
-        cluster.kubectl("-n", namespace, "delete", KIND, "--all", "--timeout=90s")
     finally:
+        # Before it ends: what it reconciles has a finalizer.
+        cluster.kubectl("-n", namespace, "delete", KIND, "--all", "--timeout=90s")
         controller.stop()
     assert "this is a bug" not in log.read_text()
 

@@ -1,7 +1,7 @@
 """What the documents of OME's guide expect of a cluster, on the node of the test bed.
 
-GPUs that a device plugin would advertise, models that OME's model agent would have put on the node, Knative's flags for
-pods with such models, engines by their images' names, and requests for cpu and memory that fit this machine.
+GPUs that a device plugin would advertise, models that OME's model agent would have put on the node, one of them in a
+claim too, Knative's flags for pods with it, engines by their images' names, and requests that fit this machine.
 """
 
 import json
@@ -10,9 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from tests.cluster.bed.engine_image import engine_image
 from tests.cluster.bed.images import import_images
-from tests.cluster.bed.places import NODE, places
+from tests.cluster.bed.places import NODE, ROOT, places
 from tests.cluster.real_cluster import Cluster, seconds_until
 
 GPU: Final = "nvidia.com/gpu"
@@ -27,7 +28,7 @@ Object{spec: Object.spec{containers: object.spec.containers.map(each, Object.spe
   resources: Object.spec.containers.resources{requests: {"cpu": "20m", "memory": "64Mi"}}
 })}}
 """
-FLAGS: Final = ("nodeselector", "tolerations", "volumes-hostpath")
+FLAGS: Final = ("nodeselector", "tolerations", "persistent-volume-claim")
 
 
 def is_bed(cluster: Cluster) -> bool:
@@ -55,6 +56,25 @@ def new_namespace(cluster: Cluster, stem: str) -> str:
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     seconds_until(lambda: _requests_are_small(cluster, name), "pods get small requests")
     return name
+
+
+def claimed_model(name: str, claim: str) -> list[dict[str, Any]]:
+    """A model of the node as a claim, and the ClusterBaseModel that has it there, as OME's users write them.
+
+    Knative 1.15 takes no folder of a node, whatever its flags say; 1.16 does.
+    """
+    folder = {"path": str(MODELS / name)}
+    size = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    volume = {**size, "capacity": {"storage": "1Gi"}, "hostPath": folder, "claimRef": {"name": claim}}
+    asked = {**size, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": claim}
+    catalogue = yaml.safe_load_all((ROOT / "platform/pilotlight/catalogue/models.yaml").read_text())
+    (model,) = [each for each in catalogue if each["metadata"]["name"] == name]
+    model["spec"]["storage"] = {"storageUri": f"pvc://{claim}"}
+    return [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": claim}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim}, "spec": asked},
+        model,
+    ]
 
 
 def _requests_are_small(cluster: Cluster, namespace: str) -> bool:

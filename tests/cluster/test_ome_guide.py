@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.gpu_node import gpu_node, is_bed, new_namespace
+from tests.cluster.gpu_node import claimed_model, gpu_node, is_bed, new_namespace
 from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.real_helm import find_helm
 from tests.cluster.scenarios import Story
@@ -66,9 +66,12 @@ class Guide:
         headers = {"Content-Type": "application/json"}
         return self.cluster.ask(host, "/v1/completions", body, headers=headers, through=through, timeout=120)
 
-    def delete(self) -> None:
-        self.kubectl("delete", KIND, self.name, "--timeout=120s")
-        Story(self.cluster, self.namespace, self.name).wait_gone()
+    def end(self) -> None:
+        """Delete what was applied, which leaves nothing."""
+        if self.name:
+            self.kubectl("delete", KIND, self.name, "--timeout=120s")
+            Story(self.cluster, self.namespace, self.name).wait_gone()
+        self.name = ""
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +103,7 @@ def controlled(cluster: Cluster) -> Iterator[str]:
 def guide(cluster: Cluster, controlled: str) -> Iterator[Guide]:
     example = Guide(cluster, controlled)
     yield example
-    if example.name:
-        example.delete()
+    example.end()
 
 
 def check_status(guide: Guide, *components: str) -> None:
@@ -138,6 +140,19 @@ def test_raw_two_replicas_of_a_model_on_the_node_answer_and_an_hpa_scales_them(g
     guide.kubectl("logs", "-l", "serving.ome.io/inferenceservice=llama-chat")
 
 
+@pytest.fixture
+def claimed(guide: Guide) -> Iterator[None]:
+    """The model of the serverless example in a claim of the namespace."""
+    objects = claimed_model("llama-3-70b-instruct", f"weights-{guide.namespace}")
+    objects[0]["spec"]["claimRef"]["namespace"] = guide.namespace
+    guide.cluster.apply(*objects, namespace=guide.namespace)
+    yield
+    guide.end()
+    for each in reversed(objects):
+        guide.kubectl("delete", each["kind"], each["metadata"]["name"], "--timeout=60s")
+
+
+@pytest.mark.usefixtures("claimed")
 def test_serverless_ends_its_last_replica_and_a_request_starts_one(guide: Guide) -> None:
     guide.apply("serverless")
     check_status(guide, "engine")
@@ -151,6 +166,15 @@ def test_serverless_ends_its_last_replica_and_a_request_starts_one(guide: Guide)
     assert guide.conditions()["Ready"] == "True"
     assert text_of(guide.complete("wake up")) == "wake up"
     assert len(guide.pods()) == 1
+
+
+@pytest.mark.usefixtures("claimed")
+def test_an_edit_of_the_least_replicas_leads_from_raw_to_serverless_and_back(guide: Guide) -> None:
+    for example in ("raw", "serverless", "raw"):
+        guide.apply(example)
+        seconds_until(lambda: guide.status["deploymentMode"] == example, f"it is {example}")  # noqa: B023
+        seconds_until(lambda: guide.complete("one two").status == 200, "it answers")
+    assert guide.get("route.serving.knative.dev", guide.name) is None
 
 
 def test_multi_node_two_pods_are_one_engine(guide: Guide) -> None:

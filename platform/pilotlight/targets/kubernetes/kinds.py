@@ -56,6 +56,12 @@ def is_endpoint_ready(endpoint: Mapping[str, Json]) -> bool:
     return (endpoint.get("conditions") or {}).get("ready") is not False
 
 
+def is_leader(pod: Mapping[str, Json]) -> bool:
+    """Whether a pod answers requests: of a group its leader does, which is ready once its workers have joined it."""
+    rank, node = labels(pod).get("leaderworkerset.sigs.k8s.io/worker-index", "0"), labels(pod).get("ray.io/node-type")
+    return rank == "0" and node in (None, "head")
+
+
 def labels(document: Mapping[str, Json]) -> Mapping[str, str]:
     return document["metadata"].get("labels") or {}
 

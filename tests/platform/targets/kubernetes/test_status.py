@@ -149,6 +149,21 @@ def test_a_rolling_update_shows_both_revisions_and_is_under_way_until_the_old_on
     assert told(deployment("iris-predictor", NEW, 1), pods[0]).phase == "Ready"
 
 
+def of_group(rank: str, ready: bool) -> dict[str, Any]:
+    made = pod("iris-predictor", NEW, ready=ready, name=f"iris-predictor-0-{rank}")
+    made["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/worker-index"] = rank
+    return made
+
+
+def test_a_group_is_one_replica_and_as_ready_as_its_leader() -> None:
+    group = deployment("iris-predictor", NEW) | {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    group["spec"]["leaderWorkerTemplate"] = {"leaderTemplate": group["spec"].pop("template")}
+    starting = told(group, of_group("0", False), of_group("1", True))
+    assert (starting.phase, starting.revisions[0].ready, starting.revisions[0].starting) == ("Progressing", 0, 1)
+    answering = told(group, of_group("0", True), of_group("1", True))
+    assert (answering.phase, answering.revisions[0].ready, answering.revisions[0].starting) == ("Ready", 1, 0)
+
+
 def test_a_deployment_at_zero_stands_by() -> None:
     assert told(deployment("iris-predictor", NEW, 0), scaled_object("iris-predictor", least=0)).phase == "Standby"
 

@@ -118,7 +118,7 @@ def _raw(snapshot: Snapshot, workload: Document) -> Iterator[RevisionStatus]:
     by_revision: dict[str, list[Document]] = {latest: []}
     for pod in pods:
         by_revision.setdefault(kinds.labels(pod).get(names.LABEL_REVISION, latest), []).append(pod)
-    ready = {revision: sum(map(is_ready, mine)) for revision, mine in by_revision.items()}
+    ready = {revision: sum(map(is_ready, filter(kinds.is_leader, mine))) for revision, mine in by_revision.items()}
     share = traffic_percent(snapshot, name)
     for revision, mine in by_revision.items():
         part = ready[revision] / sum(ready.values()) if any(ready.values()) else float(revision == latest)
@@ -129,7 +129,8 @@ def _raw_row(
     snapshot: Snapshot, workload: Document, revision: str, pods: Sequence[Document], percent: int
 ) -> RevisionStatus:
     name, wanted = str(workload["metadata"]["name"]), int(workload["spec"].get("replicas") or 0)
-    newest, ready = revision == latest_of(workload), sum(map(is_ready, pods))
+    leaders = [pod for pod in pods if kinds.is_leader(pod)]
+    newest, ready = revision == latest_of(workload), sum(map(is_ready, leaders))
     diagnosis = _diagnosis(snapshot, pods) or (_workload_diagnosis(snapshot, workload) if newest else None)
     overdue = newest and _condition_reason(workload, "Progressing") == "ProgressDeadlineExceeded"
     # With a diagnosis, loading has not begun.
@@ -139,7 +140,7 @@ def _raw_row(
         state = "FailedToLoad"
     reason = diagnosis.sentence if diagnosis else condition_text(workload, "Progressing") if overdue else ""
     return RevisionStatus(
-        revision, name, role_of(workload), percent, (), ready, len(pods) - ready,
+        revision, name, role_of(workload), percent, (), ready, len(leaders) - ready,
         wanted if newest else 0, state, reason, decision=_decision(snapshot, name) if newest else "",
         replicas=_replicas(pods), **_model(pods[0] if pods else workload["spec"].get("template") or {}),
     )  # fmt: skip

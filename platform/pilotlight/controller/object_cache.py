@@ -56,7 +56,7 @@ class ObjectCache:
                 held = HeldObject(version, service, json.encode(_trimmed(document)))
                 self._objects.setdefault(kind, {})[key] = held
                 self._by_service.setdefault((kind, key[0], service), set()).add(key[1])
-                if kind == releases.API:
+                if kind == releases.API and releases.LABEL in kinds.labels(document):
                     self._drop_older_releases(key[0], service)
 
     def _drop_older_releases(self, namespace: str, service: str) -> None:
@@ -64,9 +64,11 @@ class ObjectCache:
         stored = self._objects[releases.API]
         mine = [(namespace, name) for name in self._by_service[releases.API, namespace, service]]
         documents = {key: json.decode(stored[key].text) for key in mine}
-        readable = [key for key in mine if releases.is_readable(documents[key])]
+        # StatefulSets and LeaderWorkerSets have ControllerRevisions of their own, with the labels of their pods.
+        documents = {key: each for key, each in documents.items() if releases.LABEL in kinds.labels(each)}
+        readable = [key for key in documents if releases.is_readable(documents[key])]
         newest = max(readable, key=lambda key: int(documents[key].get("revision") or 0), default=None)
-        for key in mine:
+        for key in documents:
             if key != newest and documents[key].pop("data", None):
                 stored[key] = stored[key]._replace(text=json.encode(documents[key]))
 

@@ -8,7 +8,7 @@ from tests.platform.targets.kubernetes.live_cluster import LiveCluster
 
 from pilotlight.controller.object_cache import WATCHED, CachedCluster, ObjectCache
 from pilotlight.k8s.names import LABEL_SERVICE
-from pilotlight.targets.kubernetes import canary_store
+from pilotlight.targets.kubernetes import canary_store, releases
 from pilotlight.targets.kubernetes.client import KubeConnection
 
 SERVICE = ("v1", "Service")
@@ -46,11 +46,26 @@ def test_a_list_removes_what_it_does_not_have() -> None:
     assert {each["metadata"]["name"] for each in cache.list(SERVICE, None)} == {"iris", "new"}
 
 
+def release(number: int) -> dict[str, object]:
+    made = version(
+        number, f"iris-release-{number}", RELEASE, revision=number, data={"document": "…", "manifests": [], "at": ""}
+    )
+    made["metadata"]["labels"][releases.LABEL] = "iris"
+    return made
+
+
+def test_a_revision_of_a_statefulset_takes_no_content_of_a_release() -> None:
+    cache = ObjectCache()
+    cache.put(release(1))
+    cache.put(version(2, "iris-engine-78b89", RELEASE, revision=1, data={"spec": "…"}))
+    cache.put(version(3, "iris-engine-99999", RELEASE, revision=2, data={"spec": "…"}))
+    assert all("data" in each for each in cache.list(RELEASE, "models", "iris"))
+
+
 def test_only_the_newest_release_has_its_content() -> None:
     cache = ObjectCache()
-    data = {"document": "…", "manifests": [], "at": ""}
     for number in (2, 1, 3):
-        cache.put(version(number, f"iris-release-{number}", RELEASE, revision=number, data=data))
+        cache.put(release(number))
     assert {each["revision"]: "data" in each for each in cache.list(RELEASE, "models", "iris")} == {
         1: False, 2: False, 3: True,
     }  # fmt: skip

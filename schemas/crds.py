@@ -76,7 +76,7 @@ STATUS: Final = Record("InferenceServiceStatus", {
     "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
     "components": Field(MapOf(_COMPONENT), "The same by component."),
     "modelStatus": Field(_MODEL_STATUS, "How far the model is."),
-    "replicas": Field(Integer(0), "Pods of the component with the model, for /scale."),
+    "replicas": Field(Integer(0), "Pods of the component with the model, or of a graph's router, for /scale."),
     "selector": Field(String(), "Labels of those pods, for /scale."),
 }, "How far the service is. Written by the platform.")  # fmt: skip
 
@@ -118,7 +118,8 @@ def _service_columns(role: str) -> Columns:
     )
 
 
-_LLM: Final[Columns] = tuple(each for each in _service_columns("") if each[0] in ("URL", "Ready", "Reason", "Age"))
+_GRAPH: Final[Columns] = tuple(each for each in _service_columns("") if each[0] != "Revision")
+_LLM: Final[Columns] = tuple(each for each in _GRAPH if each[0] != "Mode")
 
 
 class CustomResource(NamedTuple):
@@ -161,7 +162,7 @@ KINDS: Final = (
         _LLM, replicas="replicas", short=("llmisvc",), also=("v1alpha2",),
     ),
     CustomResource(
-        _KSERVE, "v1alpha1", "InferenceGraph", "inferencegraphs", inference_graph, _service_columns("router"),
+        _KSERVE, "v1alpha1", "InferenceGraph", "inferencegraphs", inference_graph, _GRAPH,
         replicas="minReplicas", short=("ig",),
     ),
     CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),

@@ -18,12 +18,12 @@ from pilotlight.targets.kubernetes.inferenceservice_mirror import SERVICE_KINDS,
 from platformctl.commands.platform.controller import KINDS, _kinds, _remove_finalizers, controller
 
 OME, KSERVE = (("ome.io/v1beta1", "InferenceService"), ("serving.kserve.io/v1beta1", "InferenceService"))
-LLM = ("serving.kserve.io/v1alpha1", "LLMInferenceService")
+LLM, GRAPH = (("serving.kserve.io/v1alpha1", kind) for kind in ("LLMInferenceService", "InferenceGraph"))
 
 
 def test_it_acts_on_all_kinds_of_ours_or_on_those_it_is_told() -> None:
     with LiveCluster() as live:
-        assert _kinds(live.cluster(), (), False) == (OME, KSERVE, LLM)
+        assert _kinds(live.cluster(), (), False) == (OME, KSERVE, LLM, GRAPH)
         assert _kinds(live.cluster(), ("ome.io/InferenceService",), False) == (OME,)
 
 

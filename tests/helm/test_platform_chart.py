@@ -27,6 +27,7 @@ KEPT = {
     ("ome.io", "inferenceservices"), ("ome.io", "inferenceservices/status"),
     ("serving.kserve.io", "inferenceservices"), ("serving.kserve.io", "inferenceservices/status"),
     ("serving.kserve.io", "llminferenceservices"), ("serving.kserve.io", "llminferenceservices/status"),
+    ("serving.kserve.io", "inferencegraphs"), ("serving.kserve.io", "inferencegraphs/status"),
 }  # fmt: skip
 SECRETS = {("", "secrets")}  # written and removed by name, never listed
 SEEN = {

@@ -7,7 +7,7 @@ document is kept as an InferenceService where the kind is ours.
 apps: [controllerrevisions]
 coordination.k8s.io: [leases]
 ome.io: [inferenceservices, inferenceservices/status]
-serving.kserve.io: [inferenceservices, inferenceservices/status, llminferenceservices, llminferenceservices/status]
+serving.kserve.io: [inferenceservices, inferenceservices/status, llminferenceservices, llminferenceservices/status, inferencegraphs, inferencegraphs/status]
 {{- end -}}
 
 {{/* What others make of a service, and what explains why it is not ready; runtimes and models of its namespace. */}}

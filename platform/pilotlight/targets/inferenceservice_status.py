@@ -14,6 +14,11 @@ from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 Json = Any
 MODELS: Final = ("engine", "predictor", "decoder")  # component with the model: the first that a service has
 PROVEN: Final = ("Loaded", "Standby", "Parked")
+_SHARED_FIELDS: Final = ("url", "address", "observedGeneration", "conditions")  # of every kind
+_LLM_CONDITIONS: Final = {
+    "EngineReady": "MainWorkloadReady", "DecoderReady": "MainWorkloadReady", "RouterReady": "SchedulerWorkloadReady",
+    "IngressReady": "RouterReady",
+}  # fmt: skip
 
 
 def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
@@ -35,9 +40,9 @@ def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, gener
     return {name: value for name, value in fields.items() if value or value == 0}
 
 
-def _scale(status: ServiceStatus) -> dict[str, Json]:
+def _scale(status: ServiceStatus, roles: Sequence[str] = MODELS) -> dict[str, Json]:
     """Return what the subresource /scale shows: pods of the component with the model, and their labels."""
-    mine = _first(MODELS, status.revisions)
+    mine = _first(roles, status.revisions)
     if not mine:
         return {}
     labels = {names.LABEL_SERVICE: status.name, "component": mine[0].role}
@@ -153,12 +158,12 @@ def to_llm_status(status: ServiceStatus, before: Mapping[str, Json], now: str, g
     conditions = tuple(replace(each, type=types.get(each.type, each.type)) for each in status.conditions)
     fields = to_status(replace(status, conditions=conditions), before, now, generation)
     urls = dict.fromkeys(url for url in (status.url, fields.get("address", {}).get("url")) if url)
-    own = {name: fields[name] for name in _LLM_FIELDS if name in fields}
+    own = {name: fields[name] for name in (*_SHARED_FIELDS, "replicas", "selector") if name in fields}
     return own | ({"addresses": [{"url": url} for url in urls]} if urls else {})
 
 
-_LLM_FIELDS: Final = ("url", "address", "observedGeneration", "conditions", "replicas", "selector")
-_LLM_CONDITIONS: Final = {
-    "EngineReady": "MainWorkloadReady", "DecoderReady": "MainWorkloadReady", "RouterReady": "SchedulerWorkloadReady",
-    "IngressReady": "RouterReady",
-}  # fmt: skip
+def to_graph_status(status: ServiceStatus, before: Mapping[str, Json], now: str, generation: int) -> dict[str, Json]:
+    """Return the status of an InferenceGraph, which has no model and scales its router."""
+    fields = to_status(status, before, now, generation)
+    own = {name: fields[name] for name in (*_SHARED_FIELDS, "deploymentMode") if name in fields}
+    return own | _scale(status, ("router",))

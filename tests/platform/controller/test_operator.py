@@ -21,10 +21,18 @@ from pilotlight.targets.kubernetes.client import KubeConnection
 from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE
 
 LLM = ("serving.kserve.io/v1alpha1", "LLMInferenceService")
-SETTINGS = ControllerSettings((KIND, LLM), namespaces=("models",))
+GRAPH = ("serving.kserve.io/v1alpha1", "InferenceGraph")
+SETTINGS = ControllerSettings((KIND, LLM, GRAPH), namespaces=("models",))
 CHAT = {
     "apiVersion": LLM[0], "kind": LLM[1], "metadata": {"name": "chat", "namespace": "models"},
     "spec": {"model": {"uri": "hf://org/model"}, "replicas": 1},
+}  # fmt: skip
+FLOWERS = {
+    "apiVersion": GRAPH[0], "kind": GRAPH[1], "metadata": {"name": "flowers", "namespace": "models"},
+    "spec": {
+        "minReplicas": 1, "maxReplicas": 2,
+        "nodes": {"root": {"routerType": "Sequence", "steps": [{"name": "one", "serviceName": "iris"}]}},
+    },
 }  # fmt: skip
 NAMESPACES = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in ("models", "system")]
 
@@ -139,6 +147,30 @@ def test_an_llm_inference_service_becomes_a_service_with_a_status_of_its_own(
     live.remove(LLM[1], "chat")
     eventually(lambda: live.find(LLM[1], "chat") is None)
     assert live.find("Deployment", "chat-engine") is None
+
+
+def test_an_inference_graph_becomes_a_router_that_follows_its_document(
+    live: LiveCluster, start: Callable[[], Running]
+) -> None:
+    def status() -> Json:
+        return live.find(GRAPH[1], "flowers").get("status") or {}
+
+    live._store(copy.deepcopy(FLOWERS), "ADDED")
+    start()
+    eventually(lambda: live.find("Deployment", "flowers-router") and status().get("observedGeneration") == 1)
+    assert [each["type"] for each in status()["conditions"]] == ["Ready", "IngressReady", "RouterReady"]
+    assert status()["address"] == {"url": "http://flowers.models.svc.cluster.local"}
+    assert not status().keys() & {"components", "modelStatus"}
+    live.edit(GRAPH[1], "flowers", {"spec": {"maxReplicas": 5}})
+    eventually(lambda: live.find("HorizontalPodAutoscaler", "flowers-router")["spec"]["maxReplicas"] == 5)
+    nowhere = {"root": {"routerType": "Sequence", "steps": [{"nodeName": "nowhere"}]}}
+    live.edit(GRAPH[1], "flowers", {"spec": {"nodes": nowhere}})
+    eventually(lambda: status()["conditions"][0]["reason"] == "InvalidSpec")
+    assert "models/flowers: error PL104: spec.nodes.root.steps[0].nodeName" in status()["conditions"][0]["message"]
+    assert live.find("Deployment", "flowers-router"), "the release before serves on"
+    live.remove(GRAPH[1], "flowers")
+    eventually(lambda: live.find(GRAPH[1], "flowers") is None)
+    assert [each["kind"] for each in live.objects if each["kind"] not in ("Event", "Namespace")] == []
 
 
 def test_an_invalid_document_is_refused_at_admission(live: LiveCluster) -> None:

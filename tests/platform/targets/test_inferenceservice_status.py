@@ -8,7 +8,7 @@ from schemas.crds import STATUS
 from schemas.json_schema import record_schema
 from tests.judges.schemas import tightened
 
-from pilotlight.targets.inferenceservice_status import to_llm_status, to_status
+from pilotlight.targets.inferenceservice_status import to_graph_status, to_llm_status, to_status
 from pilotlight.targets.target import Condition, RevisionStatus, ServiceStatus
 
 NOW = "2026-01-15T10:30:00Z"
@@ -150,3 +150,12 @@ def test_an_llm_inference_service_has_conditions_and_addresses_of_its_own(others
     assert [each["type"] for each in made["conditions"]] == ["Ready", "RouterReady", engine]
     assert made["addresses"] == [{"url": "http://llama.chat.example.com"}, {"url": INSIDE["cluster"]}]
     assert not {"components", "modelStatus", "deploymentMode"} & made.keys(), "fields that its CRD does not declare"
+
+
+def test_an_inference_graph_shows_the_pods_of_its_router_and_no_model() -> None:
+    router = revision("llama-router-1", workload="llama-router", role="router", ready=2)
+    conditions = (Condition("Ready", "False", "InvalidSpec"), Condition("RouterReady", "True"))
+    made = to_graph_status(service(router, conditions=conditions), {}, NOW, 1)
+    assert (made["replicas"], made["selector"]) == (2, "pilotlight.dev/service=llama,component=router")
+    assert made["address"] == {"url": INSIDE["cluster"]}
+    assert not {"components", "modelStatus", "addresses"} & made.keys(), "fields that its CRD does not declare"

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from pilotlight.targets.kubernetes.client import Cluster
     from pilotlight.targets.kubernetes.inferenceservice_mirror import Kind
 
-KINDS = ("ome.io/InferenceService", "serving.kserve.io/InferenceService", "serving.kserve.io/LLMInferenceService")
+KINDS = (
+    "ome.io/InferenceService", "serving.kserve.io/InferenceService", "serving.kserve.io/LLMInferenceService",
+    "serving.kserve.io/InferenceGraph",
+)  # fmt: skip
 
 
 @click.command()

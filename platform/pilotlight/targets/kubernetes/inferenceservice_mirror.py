@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s import names
-from pilotlight.targets.inferenceservice_status import to_llm_status, to_status
+from pilotlight.targets.inferenceservice_status import to_graph_status, to_llm_status, to_status
 from pilotlight.targets.kubernetes.apply import apply
 from pilotlight.targets.kubernetes.client import MANAGER, SERVER_APPLY, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.controller_finalizer import has_finalizer
@@ -33,6 +33,7 @@ SERVICE_KINDS: Final[Mapping[Kind, ServiceKind]] = {
     ("ome.io/v1beta1", "InferenceService"): ServiceKind("ome", to_status),
     ("serving.kserve.io/v1beta1", "InferenceService"): ServiceKind("kserve", to_status),
     ("serving.kserve.io/v1alpha1", "LLMInferenceService"): ServiceKind("ome", to_llm_status),
+    ("serving.kserve.io/v1alpha1", "InferenceGraph"): ServiceKind("kserve", to_graph_status),
 }
 
 

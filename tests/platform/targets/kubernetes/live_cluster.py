@@ -19,8 +19,9 @@ from tests.platform.targets.kubernetes.fake_cluster import PLAIN, PaperCluster, 
 Json = Any
 ISVC = ("ome.io/v1beta1/InferenceService", "serving.kserve.io/v1beta1/InferenceService")
 LLM = "serving.kserve.io/v1alpha1/LLMInferenceService"
+GRAPH = "serving.kserve.io/v1alpha1/InferenceGraph"
 LIVE = (
-    *PLAIN, *ISVC, LLM, "coordination.k8s.io/v1/Lease", "policy/v1/PodDisruptionBudget",
+    *PLAIN, *ISVC, LLM, GRAPH, "coordination.k8s.io/v1/Lease", "policy/v1/PodDisruptionBudget",
     "networking.k8s.io/v1/NetworkPolicy", "serving.kserve.io/v1alpha1/ClusterServingRuntime/cluster",
     "apiextensions.k8s.io/v1/CustomResourceDefinition/cluster",
 )  # fmt: skip

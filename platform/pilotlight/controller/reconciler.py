@@ -27,9 +27,10 @@ from pilotlight.release.plan_and_render import Documents, Sources, plan_document
 from pilotlight.spec.problems import Problem, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, node_of
-from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, releases
+from pilotlight.targets.kubernetes import capabilities, inferenceservice_mirror, releases
 from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.kubernetes.inferenceservice_mirror import Kind, kind_of, to_object
+from pilotlight.targets.kubernetes.observe.events import post_event
 from pilotlight.targets.kubernetes.target import ACTIVATORS, KubernetesTarget
 from pilotlight.targets.target import Condition, Key, Release, ServiceStatus
 
@@ -192,7 +193,7 @@ class Reconciler:
     def _post(self, document: Document, kind: str, reason: str, message: str) -> None:
         metadata = document["metadata"]
         log.info("%s/%s: %s: %s", metadata["namespace"], metadata["name"], reason, message)
-        canary_store.post_event(self.cluster, document, kind, reason, message)
+        post_event(self.cluster, document, kind, reason, message)
 
     def delete(self, kind: Kind, key: Key) -> None:
         """Delete what was made of a document. Raises PlatformError; may be repeated."""

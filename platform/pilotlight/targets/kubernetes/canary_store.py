@@ -5,7 +5,6 @@ touch it, and it is deleted with the service.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +12,12 @@ from pilotlight.canary import stored_history
 from pilotlight.canary.events import CanaryEvent, canary_events
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s import names
-from pilotlight.k8s.timestamps import format_utc, parse_utc, utc_now
+from pilotlight.k8s.timestamps import format_utc, parse_utc
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.capabilities import PROMETHEUS
 from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN, unless_forbidden
+from pilotlight.targets.kubernetes.observe.events import post_event
 from pilotlight.targets.kubernetes.service_route import endpoint_of
 from pilotlight.targets.target import CanaryRecord, Key, Sample
 from pilotlight.wire.machine import can_connect
@@ -136,30 +136,6 @@ def _create_event(cluster: Cluster, key: Key, event: CanaryEvent) -> None:
     except (StopIteration, PlatformError):
         return
     post_event(cluster, workload, event.type, event.reason, f"{event.revision}: {event.message}")
-
-
-def post_event(cluster: Cluster, subject: Mapping[str, Json], type_: str, reason: str, message: str) -> None:
-    """Create an Event on an object; errors are ignored."""
-    with suppress(PlatformError):
-        cluster.create(_event(subject, type_, reason, message))
-
-
-def _event(subject: Mapping[str, Json], type_: str, reason: str, message: str) -> dict[str, Json]:
-    metadata, at = subject["metadata"], utc_now("seconds")
-    involved = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": names.truncate(f"{metadata['name']}-"), "namespace": metadata["namespace"]},
-        "involvedObject": {"apiVersion": subject["apiVersion"], "kind": subject["kind"], **involved},
-        "reason": reason,
-        "message": message[:1000],
-        "type": type_,
-        "source": {"component": MANAGER},
-        "firstTimestamp": at,
-        "lastTimestamp": at,
-        "count": 1,
-    }
 
 
 def query(cluster: Cluster, promql: str, url: str = "") -> list[Sample]:

@@ -5,15 +5,18 @@ by its name, which begins with its workload's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import json
 
+from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
+from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.error_from_log import failed_event
 from pilotlight.targets.kubernetes import kinds
-from pilotlight.targets.kubernetes.client import Cluster, KubeApiError
+from pilotlight.targets.kubernetes.client import MANAGER, Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import unless_forbidden
 from pilotlight.targets.kubernetes.observe import logs
 from pilotlight.targets.kubernetes.observe.diagnosis import event_time, is_ready
@@ -171,3 +174,27 @@ def _watched(cluster: Cluster, path: str, version: str) -> Iterator[Document]:
             return
         except OSError:
             return  # the next list retries while the server restarts
+
+
+def post_event(cluster: Cluster, subject: Document, type_: str, reason: str, message: str) -> None:
+    """Create an Event on an object; errors are ignored."""
+    with suppress(PlatformError):
+        cluster.create(_event(subject, type_, reason, message))
+
+
+def _event(subject: Document, type_: str, reason: str, message: str) -> dict[str, Json]:
+    metadata, at = subject["metadata"], utc_now("seconds")
+    involved = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": names.truncate(f"{metadata['name']}-"), "namespace": metadata["namespace"]},
+        "involvedObject": {"apiVersion": subject["apiVersion"], "kind": subject["kind"], **involved},
+        "reason": reason,
+        "message": message[:1000],
+        "type": type_,
+        "source": {"component": MANAGER},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

@@ -46,6 +46,7 @@ class Decision(NamedTuple):
 
 
 def decide(observed: Observed) -> Decision:
+    """Return the one next step. A pause comes before all, an unfinished canary before what the catalogue says."""
     service, release, canary = observed.service, observed.release, observed.canary
     if service.annotations.get(names.ANNOTATION_PAUSED) == "true":
         return Decision(

@@ -83,7 +83,10 @@ class ObjectCache:
     def _remove(self, kind: Kind, key: tuple[str, str]) -> None:
         known = self._objects.get(kind, {}).pop(key, None)
         if known is not None:
-            self._by_service[kind, key[0], known.service].discard(key[1])
+            mine = self._by_service[kind, key[0], known.service]
+            mine.discard(key[1])
+            if not mine:
+                del self._by_service[kind, key[0], known.service]
 
     def replace(self, kind: Kind, documents: Iterable[Document], before: int) -> None:
         """Take over a list of all objects of a kind; what was known `before` it and is not in it is gone."""

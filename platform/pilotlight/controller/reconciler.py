@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -29,6 +30,7 @@ from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, node_of
 from pilotlight.targets.kubernetes import capabilities, inferenceservice_mirror, releases
 from pilotlight.targets.kubernetes.client import Cluster
+from pilotlight.targets.kubernetes.controller_finalizer import has_finalizer
 from pilotlight.targets.kubernetes.inferenceservice_mirror import Kind, kind_of, to_object
 from pilotlight.targets.kubernetes.observe.events import post_event
 from pilotlight.targets.kubernetes.target import ACTIVATORS, KubernetesTarget
@@ -37,6 +39,11 @@ from pilotlight.targets.target import Condition, Key, Release, ServiceStatus
 Json = Any
 Document = Mapping[str, Json]
 CAPABILITIES_S: Final = 60.0  # for which discovered capabilities are used
+# Marks of Argo CD and Flux on what they apply: copied to pods and Services, they would prune those.
+_TRACKING: Final = (
+    "app.kubernetes.io/instance", "argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/"
+)  # fmt: skip
+_DRIFT: Final = {"added": "was missing", "removed": "was left over", "changed": "was changed"}
 log = logging.getLogger("pilotlight.controller")
 
 
@@ -48,22 +55,20 @@ class Reconciler:
         self.cluster = cluster
         self.target = KubernetesTarget(cluster, reconciled=True, activators=(*ACTIVATORS, gateway))
         self._settings, self._clock = settings, clock
-        self._locks: dict[Key, threading.Lock] = {}
+        self._locks: WeakValueDictionary[Key, threading.Lock] = WeakValueDictionary()  # those that a thread uses
+        self._locking = threading.Lock()
         self._failures: dict[Key, tuple[int, int]] = {}  # generation of the document, failures in a row
         self._unrepaired: dict[Key, tuple[str, ...]] = {}
         self._discovered: tuple[float, Capabilities] | None = None
 
     def reconcile(self, kind: Kind, key: Key) -> float:
         """Bring one service in line with its document; return the seconds until it must be looked at again."""
-        with self._locks.setdefault(key, threading.Lock()):
+        with self._lock(key):
             document = self.cluster.cache.get(kind, *key)
             # The finalizer comes first: without it, a deletion would leave behind what is applied here.
-            metadata = document["metadata"] if document else {}
-            if document is None or names.FINALIZER not in (metadata.get("finalizers") or ()):
+            if document is None or not has_finalizer(document) or "deletionTimestamp" in document["metadata"]:
                 return self._settings.resync_s
-            if "deletionTimestamp" in metadata:
-                return self._settings.resync_s
-            generation = int(metadata.get("generation") or 0)
+            generation = int(document["metadata"].get("generation") or 0)
             try:
                 condition, pause = self._converge(document, key), self._settings.resync_s
                 self._failures.pop(key, None)
@@ -75,6 +80,10 @@ class Reconciler:
                 pause = decision.retry_s(error, failures, random.uniform(-1, 1), self._settings.resync_s)  # noqa: S311
             self._report(document, key, condition)
             return pause
+
+    def _lock(self, key: Key) -> threading.Lock:
+        with self._locking:
+            return self._locks.setdefault(key, threading.Lock())
 
     def _converge(self, document: Document, key: Key) -> Condition | None:
         """Take the next step; return the condition to report instead of the one observed."""
@@ -103,8 +112,8 @@ class Reconciler:
         """Raise PlatformError if the service belongs to a document of another kind."""
         owner = kind_of(to_object(release.document)) if release else None
         if owner and owner != kind_of(document) and self.cluster.cache.get(owner, *key) is not None:
-            message = f"{'/'.join(key)} is the service of the {owner[1]} of {owner[0]} already"
-            raise PlatformError(message, "rename or delete one of them")
+            message = f"the service {'/'.join(key)} belongs to another document, the {owner[1]} of {owner[0]}"
+            raise PlatformError(message, "rename or delete one of the two")
 
     def _read(self, document: Document, release: Release | None = None) -> Documents:
         """Read the object and the catalogue: the cluster's, and what the release brought from files."""
@@ -187,7 +196,7 @@ class Reconciler:
         old, new = _ready(before), _ready(after)
         if new.get("status") == "True" != old.get("status"):
             self._post(document, "Normal", "Ready", f"answers at {after.get('url', 'its address')}")
-        elif new.get("status") == "False" and [new.get(k) for k in _SHOWN] != [old.get(k) for k in _SHOWN]:
+        elif new.get("status") == "False" and any(new.get(name) != old.get(name) for name in ("reason", "message")):
             self._post(document, "Warning", new.get("reason", "NotReady"), new.get("message", ""))
 
     def _post(self, document: Document, kind: str, reason: str, message: str) -> None:
@@ -197,7 +206,9 @@ class Reconciler:
 
     def delete(self, kind: Kind, key: Key) -> None:
         """Delete what was made of a document. Raises PlatformError; may be repeated."""
-        with self._locks.setdefault(key, threading.Lock()):
+        with self._lock(key):
+            self._failures.pop(key, None)
+            self._unrepaired.pop(key, None)
             newest = releases.newest_object(self.cluster, key)
             if newest is None or kind_of(to_object(newest["data"]["document"])) != kind:
                 return  # nothing was applied, or by a document of another kind
@@ -214,14 +225,6 @@ class Reconciler:
         known = self._discovered[1] if self._discovered else Capabilities(**self._settings.capabilities)
         planned_with = read_release(release)[1] if release else known
         return plan_documents(self._read(document, release), planned_with).warnings
-
-
-_SHOWN: Final = ("reason", "message")
-# Marks of Argo CD and Flux on what they apply: copied to pods and Services, they would prune those.
-_TRACKING: Final = (
-    "app.kubernetes.io/instance", "argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/"
-)  # fmt: skip
-_DRIFT: Final = {"added": "was missing", "removed": "was left over", "changed": "was changed"}
 
 
 def _ready(status: Document) -> Document:

@@ -35,6 +35,7 @@ def test_a_deletion_does_not_remove_what_was_created_again() -> None:
     cache.discard(version(10))
     assert cache.get(SERVICE, "models", "iris") is None
     assert cache.list(SERVICE, "models", "iris") == []
+    assert not cache._by_service, "memory does not grow with services that are gone"
 
 
 def test_a_list_removes_what_it_does_not_have() -> None:

@@ -252,7 +252,24 @@ def test_a_service_of_the_other_group_keeps_its_name(live: LiveCluster) -> None:
     process.reconciler.delete(SERVICES[1], KEY)
     assert live.find("Deployment", "iris-predictor")
     status = next(each for each in live.objects if each["apiVersion"] == "ome.io/v1beta1")["status"]
-    assert "is the service of the InferenceService of serving.kserve.io/v1beta1" in status["conditions"][0]["message"]
+    assert status["conditions"][0]["message"] == (
+        "the service models/iris belongs to another document, the InferenceService of serving.kserve.io/v1beta1 "
+        "(rename or delete one of the two)"
+    )
+
+
+def test_nothing_is_remembered_of_a_service_that_is_deleted(live: LiveCluster) -> None:
+    process = Process(live)
+    process.passes(1)
+    live._store({**iris(), "apiVersion": "ome.io/v1beta1"}, "ADDED")
+    process.cluster.fill(())
+    pauses = [process.reconciler.reconcile(SERVICES[1], KEY) for _ in range(4)]
+    assert pauses[3] > 4 * pauses[0]
+    process.reconciler.delete(SERVICES[1], KEY)
+    assert process.reconciler.reconcile(SERVICES[1], KEY) < 2
+    process.reconciler.delete(SERVICES[1], KEY)
+    remembered = (process.reconciler._locks, process.reconciler._failures, process.reconciler._unrepaired)
+    assert [len(each) for each in remembered] == [0, 0, 0]
 
 
 def test_a_document_with_a_canary_is_tried_beside_the_one_that_serves() -> None:

@@ -17,7 +17,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
 from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
 from pilotlight.prometheus.client import decode, instant_query
-from pilotlight.targets.kubernetes import canary_store, capabilities, inferenceservice_mirror, kinds, releases
+from pilotlight.targets.kubernetes import capabilities, inferenceservice_mirror, kinds, releases
 from pilotlight.targets.kubernetes.capabilities import MONITORING, PROMETHEUS
 from pilotlight.targets.kubernetes.client import RETRY_S, Cluster, KubeApiError, KubeConnection, ResourceKind
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN
@@ -209,7 +209,7 @@ def custom_resources(cluster: Cluster) -> Finding:
 def may_write(cluster: Cluster, namespace: str) -> Finding:
     """Check write permissions on all installed kinds of a service."""
     kinds_present = [
-        known for each in (*kinds.OWNED, releases.API, canary_store.API) if (known := cluster.kind(*each)) is not None
+        known for each in (*kinds.OWNED, releases.API, kinds.LEASE) if (known := cluster.kind(*each)) is not None
     ]
     denied = kinds.missing_permissions(
         cluster, [(kind, namespace) for kind in kinds_present], ("create", "patch", "delete")

@@ -113,6 +113,7 @@ def stored_catalogue(release: Release) -> list[Mapping[str, Json]]:
 
 
 def identity(document: Mapping[str, Json], namespace: str) -> tuple[str, str, str, str]:
+    """Return apiVersion, kind, namespace (empty for kinds of the whole cluster) and name."""
     metadata = document["metadata"]
     cluster = document["kind"].startswith("Cluster") or document["kind"] in ("AcceleratorClass", "FineTunedWeight")
     home = "" if cluster else str(metadata.get("namespace") or namespace)

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from pilotlight.controller.settings import ControllerSettings
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.targets.kubernetes.canary_store import API
 from pilotlight.targets.kubernetes.client import Cluster
-from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE
-from pilotlight.targets.kubernetes.kinds import unless_forbidden
+from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE_NAME
+from pilotlight.targets.kubernetes.kinds import LEASE, unless_forbidden
 
 DURATION_S, DEADLINE_S, RETRY_S = 15, 10, 2
 _UNKNOWN: Final[dict[str, Any]] = {}
@@ -28,7 +27,7 @@ class Leadership:
 
         self._cluster, self._settings, self._on_lost = cluster, settings, on_lost
         library: Any = leaselock  # untyped
-        self._lock = library.LeaseLock(LEASE, settings.lease_namespace, f"{socket.gethostname()}_{os.getpid()}")
+        self._lock = library.LeaseLock(LEASE_NAME, settings.lease_namespace, f"{socket.gethostname()}_{os.getpid()}")
         self._lock.api_instance = client.CoordinationV1Api(cluster.connection.api)
         unreachable = client.ApiException(reason="the API server does not answer")
         self._lock.get = _failing(self._lock.get, (False, unreachable))
@@ -42,9 +41,7 @@ class Leadership:
             raise NotFound(f"there is no namespace {namespace}", "create it, or name another: --lease-namespace")
         threading.Thread(target=self._run, name="leader election", daemon=True).start()
         if not self._leads.wait(DURATION_S):
-            log.info(
-                "waits for the Lease %s/%s: another controller holds it, or it may not be written", namespace, LEASE
-            )
+            log.info("waits for the Lease %s/%s: held by another controller, or not writable", namespace, LEASE_NAME)
             self._leads.wait()
         annotations = {ANNOTATION_NAMESPACES: ",".join(self._settings.namespaces)}
         self._cluster.merge(self._lease(), {"metadata": {"annotations": annotations}})
@@ -79,8 +76,8 @@ class Leadership:
             return not self._released and self._write(*arguments)
 
     def _lease(self) -> dict[str, Any]:
-        named = {"name": LEASE, "namespace": self._settings.lease_namespace}
-        return {"apiVersion": API[0], "kind": API[1], "metadata": named}
+        named = {"name": LEASE_NAME, "namespace": self._settings.lease_namespace}
+        return {"apiVersion": LEASE[0], "kind": LEASE[1], "metadata": named}
 
 
 def _failing(call: Callable[..., Any], failure: Any) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ Json = Any
 Document = Mapping[str, Json]
 Kind = tuple[str, str]  # apiVersion, kind
 # Kinds of which objects with the label of a service are held.
-LABELLED: Final = tuple(dict.fromkeys((*READ, *kinds.OWNED, kinds.REFERENCE_GRANT, canary_store.API)))
+LABELLED: Final = tuple(dict.fromkeys((*READ, *kinds.OWNED, kinds.REFERENCE_GRANT, kinds.LEASE)))
 WATCHED: Final = (*LABELLED, *CATALOGUE)
 # Listed whole to explain why a service is not ready; one list serves all of them for a while.
 EXPLAINING: Final = (kinds.EVENT, ("v1", "Node"), kinds.POD)
@@ -143,7 +143,7 @@ class CachedCluster(Cluster):
 
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Json] | None:
         known = self.cache.get((api_version, kind), namespace, name)
-        if known is not None or (api_version, kind) == canary_store.API:
+        if known is not None or (api_version, kind) == kinds.LEASE:
             return known
         return super().get(api_version, kind, namespace, name)  # one without our label is not cached
 

@@ -48,6 +48,8 @@ log = logging.getLogger("pilotlight.controller")
 
 
 class Reconciler:
+    """Steps of all services; its calls may come from many threads."""
+
     def __init__(
         self, cluster: CachedCluster, settings: ControllerSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:

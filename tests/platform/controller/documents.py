@@ -6,7 +6,7 @@ from typing import Any
 
 from pilotlight.k8s.names import FINALIZER
 from pilotlight.k8s.timestamps import format_utc
-from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE
+from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE_NAME
 
 Json = Any
 KEY = ("models", "iris")
@@ -48,5 +48,5 @@ def annotated(document: Json, **annotations: str) -> Json:
 def lease(renewed: datetime) -> Json:
     """The Lease of a controller of the namespace models."""
     spec = {"holderIdentity": "pod_1", "leaseDurationSeconds": 15, "renewTime": format_utc(renewed, "microseconds")}
-    named = {"name": LEASE, "namespace": "pilotlight-system", "annotations": {ANNOTATION_NAMESPACES: "models"}}
+    named = {"name": LEASE_NAME, "namespace": "pilotlight-system", "annotations": {ANNOTATION_NAMESPACES: "models"}}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": named, "spec": spec}

@@ -18,7 +18,7 @@ from pilotlight.controller.operator import Operator
 from pilotlight.controller.settings import ControllerSettings
 from pilotlight.k8s.names import FINALIZER
 from pilotlight.targets.kubernetes.client import KubeConnection
-from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE
+from pilotlight.targets.kubernetes.controller_finalizer import ANNOTATION_NAMESPACES, LEASE_NAME
 
 LLM = ("serving.kserve.io/v1alpha1", "LLMInferenceService")
 GRAPH = ("serving.kserve.io/v1alpha1", "InferenceGraph")
@@ -209,15 +209,15 @@ def test_one_controller_leads_and_gives_the_lease_up(live: LiveCluster) -> None:
     lost: list[str] = []
     leader = Leadership(live.cluster(), settings, lambda: lost.append("lost"))
     leader.acquire()
-    lease = live.find("Lease", LEASE)
+    lease = live.find("Lease", LEASE_NAME)
     assert lease["metadata"]["annotations"][ANNOTATION_NAMESPACES] == "models"
     assert lease["spec"]["leaseDurationSeconds"] == 15
     unreachable = client.CoordinationV1Api(
         client.ApiClient(client.Configuration(host="http://127.0.0.1:1", retries=False))
     )
     reachable, leader._lock.api_instance = leader._lock.api_instance, unreachable
-    assert leader._lock.get(LEASE, "system")[0] is False  # tried again until the deadline, instead of an exception
+    assert leader._lock.get(LEASE_NAME, "system")[0] is False  # tried again until the deadline, instead of an exception
     leader._lock.api_instance = reachable
     leader.release()
-    assert live.find("Lease", LEASE)["spec"].get("holderIdentity") is None
+    assert live.find("Lease", LEASE_NAME)["spec"].get("holderIdentity") is None
     assert lost == []

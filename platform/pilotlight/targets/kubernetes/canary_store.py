@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from requests import Session
 
 Json = Any
-API: Final = ("coordination.k8s.io/v1", "Lease")
 ANNOTATION: Final = f"{names.DOMAIN}/canary"
 COMPONENT: Final = "app.kubernetes.io/component"
 CONFLICT: Final = 409
@@ -46,12 +45,12 @@ def list_canaries(cluster: Cluster, namespace: str | None) -> list[CanaryRecord]
 
 
 def _list_namespace(cluster: Cluster, namespace: str | None) -> list[CanaryRecord]:
-    leases = cluster.list(*API, namespace, f"{names.LABEL_SERVICE},{COMPONENT}=canary")
+    leases = cluster.list(*kinds.LEASE, namespace, f"{names.LABEL_SERVICE},{COMPONENT}=canary")
     return [read(each) for each in leases]
 
 
 def get(cluster: Cluster, key: Key) -> CanaryRecord | None:
-    lease = cluster.get(*API, key[0], lease_name(key[1]))
+    lease = cluster.get(*kinds.LEASE, key[0], lease_name(key[1]))
     return read(lease) if lease is not None and names.LABEL_SERVICE in kinds.labels(lease) else None
 
 
@@ -111,8 +110,8 @@ def to_lease(key: Key, state: str) -> dict[str, Json]:
         if canary.renewed_at:
             spec["renewTime"] = format_utc(parse_utc(canary.renewed_at), "microseconds")
     return {
-        "apiVersion": API[0],
-        "kind": API[1],
+        "apiVersion": kinds.LEASE[0],
+        "kind": kinds.LEASE[1],
         "metadata": {
             "name": lease_name(key[1]),
             "namespace": key[0],

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from pilotlight.k8s import names
 from pilotlight.k8s.timestamps import parse_utc
-from pilotlight.targets.kubernetes.canary_store import API
 from pilotlight.targets.kubernetes.client import Cluster
-from pilotlight.targets.kubernetes.kinds import unless_forbidden
+from pilotlight.targets.kubernetes.kinds import LEASE, unless_forbidden
 
 Json = Any
 Document = Mapping[str, Json]
-LEASE: Final = "pilotlight-controller"  # of the leading controller
+LEASE_NAME: Final = "pilotlight-controller"  # of the leading controller
 ANNOTATION_NAMESPACES: Final = f"{names.DOMAIN}/namespaces"  # on the Lease: the namespaces it acts on; empty: all
 CLOCK_SKEW: Final = timedelta(seconds=30)  # between this machine and the controller's
 
@@ -36,11 +35,11 @@ def is_led(lease: Document, namespace: str, now: datetime) -> bool:
 
 def is_controller_alive(cluster: Cluster, namespace: str) -> bool:
     """Whether a controller acts on a namespace, or on any for an empty one; True if Leases may not be read."""
-    leases = unless_forbidden(lambda: cluster.list(*API), None)
+    leases = unless_forbidden(lambda: cluster.list(*LEASE), None)
     if leases is None:
         return True
     now = datetime.now(UTC)
-    return any(is_led(each, namespace, now) for each in leases if each["metadata"]["name"] == LEASE)
+    return any(is_led(each, namespace, now) for each in leases if each["metadata"]["name"] == LEASE_NAME)
 
 
 def remove_finalizer(cluster: Cluster, document: Document) -> None:

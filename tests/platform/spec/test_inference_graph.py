@@ -88,6 +88,10 @@ def test_the_documents_of_kserve_are_taken(path: Path) -> None:
         (node("Sequence", {**IRIS, "data": "$response.predictions"}), {}, "PL104", "spec.nodes.root.steps[0].data"),
         (node("Sequence", {**IRIS, "dependency": "Weak"}), {}, "PL104", "spec.nodes.root.steps[0].dependency"),
         (node("Sequence", {"serviceUrl": "ftp://x"}), {}, "PL104", "spec.nodes.root.steps[0].serviceUrl"),
+        (node("Sequence", {"serviceUrl": "http://me:key@x/"}), {}, "PL104", "spec.nodes.root.steps[0].serviceUrl"),
+        (node("Sequence", {"serviceUrl": "http://x\\@y/"}), {}, "PL104", "spec.nodes.root.steps[0].serviceUrl"),
+        (node("Sequence", {"serviceUrl": "http://x/" + "y" * 100_000}), {}, "PL104", "spec.nodes"),
+        (None, {"routerTimeouts": {"serviceClient": 3601}}, "PL104", "spec.routerTimeouts.serviceClient"),
         (node("Round", IRIS), {}, "PL104", "spec.nodes.root.routerType"),
         (None, {"minReplicas": 3, "maxReplicas": 2}, "PL104", "spec.maxReplicas"),
         (None, {"timeout": 0}, "PL104", "spec.timeout"),
@@ -199,6 +203,14 @@ BODY = {
 )  # fmt: skip
 def test_a_condition_holds_as_in_gjson(condition: str, expected: bool) -> None:
     assert holds(parse(condition), BODY) is expected
+
+
+def test_a_condition_has_a_length_that_is_quick_to_read() -> None:
+    """16,000 blanks took half a minute, and a number of 5,000 digits failed requests."""
+    assert parse("a" * 1000)
+    for condition in ("#(" + " " * 500_000, "9" * 5000):
+        with pytest.raises(ValueError, match="a path such as"):
+            parse(condition)
 
 
 def test_no_condition_holds_for_a_body_that_is_no_json() -> None:

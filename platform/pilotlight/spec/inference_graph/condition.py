@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 Json = Any
 SYNTAX: Final = 'a path such as predictions.0, instances.#(intval>10) or [@this].#(source=="client")'
 WHOLE: Final = "[@this]"
+MAX_LENGTH: Final = 1000
 _KEY: Final = r'[^\s.#()\[\]{}|@*?!=<>%~"\\]+'
 _VALUE: Final = r'"(?:[^"\\]|\\.)*"|[^\s"()\[\]\\~=<>!%](?:[^"()\[\]\\]*[^\s"()\[\]\\])?'
 _PART: Final = re.compile(
-    rf"(?P<key>{_KEY})|#\(\s*(?P<path>{_KEY}(?:\.{_KEY})*)?\s*"
+    rf"(?P<key>{_KEY})|#\(\s*(?:(?P<path>{_KEY}(?:\.{_KEY})*)\s*)?"
     rf"(?:(?P<operator>==|!=|<=|>=|!%|[=<>%])\s*(?P<value>{_VALUE})\s*)?\)"
 )
 _MISSING: Final = object()
@@ -43,6 +44,8 @@ Condition = tuple[str | Query, ...]  # keys and queries, WHOLE first or not at a
 
 def parse(text: str) -> Condition:
     """Return the condition. Raise ValueError for any other text, with the syntax."""
+    if len(text) > MAX_LENGTH:
+        raise ValueError(SYNTAX)
     parts: list[str | Query] = [WHOLE] if text.startswith(WHOLE) else []
     position = len(WHOLE) if parts else -1
     while position < len(text):

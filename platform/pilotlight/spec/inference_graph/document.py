@@ -3,6 +3,7 @@
 The router is our gateway, which executes the graph (gateway/engine_router/graph.py).
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
@@ -34,7 +35,7 @@ from pilotlight.spec.field_types import (
     source_locations,
     suggestion,
 )
-from pilotlight.spec.inference_graph.condition import SYNTAX, parse
+from pilotlight.spec.inference_graph.condition import MAX_LENGTH, SYNTAX, parse
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node
@@ -45,6 +46,7 @@ KIND: Final = "InferenceGraph"
 VERSION: Final = "serving.kserve.io/v1alpha1"
 ROOT: Final = "root"
 MAX_NODES: Final = 100
+MAX_BYTES: Final = 100_000  # as JSON: the router has it in one variable, of which Linux allows 128 KiB
 MAX_CALLS: Final = 1000  # for one request: nodes that share nodes multiply
 _TARGETS: Final = ("nodeName", "serviceName", "serviceUrl")
 _POD: Final = ("affinity", "tolerations", "nodeSelector", "nodeName", "serviceAccountName")
@@ -58,7 +60,8 @@ _STEP: Final = Record("InferenceStep", {
     "name": Field(String(), "Name of the step within its node; in the answer of an Ensemble, the key of its part."),
     "nodeName": Field(String(), "The node that serves the step."),
     "serviceName": Field(NAME, "The InferenceService of the same namespace that serves the step."),
-    "serviceUrl": Field(String(r"https?://[^\s/]\S*", "a URL such as http://iris.demo.example.com/v1/models/iris:predict"),
+    "serviceUrl": Field(String(r"https?://[^\s/?#@\\]+(?:[/?#]\S*)?",
+                               "a URL without credentials such as http://iris.demo.example.com/v1/models/iris:predict"),
                         "The URL that serves the step, called as it is written."),
     "data": Field(OneOf(("$request", "$response")), "What the step gets: the request, or the answer before."),
     "mapPredictionsToInstances": Field(Boolean(), "Send the predictions of the step before as instances."),
@@ -71,7 +74,7 @@ _NODE: Final = Record("InferenceRouter", {
     "steps": Field(ListOf(_STEP), "The steps, in order.", required=True),
 }, hints={"routes": "its name is steps"})  # fmt: skip
 _TIMEOUTS: Final = Record("routerTimeouts", {
-    "serviceClient": Field(Integer(1), "How long one step may take, in seconds."),
+    "serviceClient": Field(Integer(1, 3600), "How long one step may take, in seconds."),
     **{name: Field(Integer(0), "Without effect here.") for name in ("serverRead", "serverWrite", "serverIdle")},
 })  # fmt: skip
 
@@ -158,6 +161,8 @@ def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
     if len(nodes) > MAX_NODES:
         context.error("PL104", "spec.nodes", f"has {len(nodes)} nodes, must have at most {MAX_NODES}")
         return
+    if (size := len(json.dumps(nodes, ensure_ascii=False).encode(errors="replace"))) > MAX_BYTES:
+        context.error("PL104", "spec.nodes", f"has {size} bytes as JSON, must have at most {MAX_BYTES}")
     calls: dict[str, int] = {}
     if _count_calls(nodes, ROOT, (), context, calls) > MAX_CALLS:
         message = f"calls up to {calls[ROOT]} services for one request, must be at most {MAX_CALLS}"
@@ -188,7 +193,8 @@ def _check_step(step: Mapping[str, Json], path: str, router_type: str, index: in
     try:
         parse(condition)
     except ValueError:
-        context.error("PL104", f"{path}.condition", f'is "{condition}", must be {SYNTAX}; other GJSON is not read here')
+        message = f'is "{condition[:100]}", must be {SYNTAX}, of at most {MAX_LENGTH} characters'
+        context.error("PL104", f"{path}.condition", message)
 
 
 def _count_calls(

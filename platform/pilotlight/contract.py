@@ -67,6 +67,7 @@ HEADER_TRACEPARENT: Final = "traceparent"
 HEADER_TRACESTATE: Final = "tracestate"
 HEADER_COLD_START: Final = "x-pilotlight-cold-start"
 HEADER_REVISION: Final = "x-pilotlight-revision"  # that answered, where several have a share of the traffic
+HEADER_GRAPHS: Final = "x-pilotlight-graphs"  # InferenceGraphs that a request has come through
 HEADER_TAG: Final = "x-pilotlight-tag"
 HEADER_TAG_KNATIVE: Final = "knative-serving-tag"
 HEADER_VERSION: Final = "x-pilotlight-version"  # of client and server, between platformctl and the control API

@@ -64,6 +64,15 @@ def test_a_graph_at_zero_is_woken_and_its_client_s_token_reaches_the_steps(platf
     assert (answer.status, answer.json()["model_name"]) == (200, "iris")
 
 
+def test_a_graph_that_calls_itself_ends_with_one_error(platform: Platform) -> None:
+    """Before, its requests multiplied until the deadline."""
+    platform.deploy(GRAPH.format(least=1).replace("serviceName: iris", "serviceName: flowers"))
+    platform.wait_phase("Ready", name="flowers")
+    for body in (FLOWER, {**FLOWER, "parameters": {"compare": True}}):
+        answer = platform.ask("/flowers", body)
+        assert (answer.status, "circle" in answer.json()["cause"]) == (508, True)
+
+
 def test_a_step_without_a_service_fails_the_request_by_its_name(platform: Platform) -> None:
     platform.deploy(GRAPH.format(least=1))
     platform.wait_phase("Ready", name="flowers")

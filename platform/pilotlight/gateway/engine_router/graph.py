@@ -5,10 +5,13 @@ Semantics are those of KServe's router. Calls of services are injected, as is th
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple
+from functools import cached_property, partial
+from hashlib import sha256
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from msgspec import MsgspecError, Struct
 from msgspec import json as msgspec_json
@@ -17,8 +20,13 @@ from pilotlight.spec.inference_graph.condition import Condition, holds, parse
 from pilotlight.wire.http_client import check_json, decode_json
 
 Json = Any
+T = TypeVar("T")
 ROOT: Final = "root"
 JSON: Final = "application/json"
+MAX_GRAPHS: Final = 5  # that a request comes through
+LOOP_DETECTED: Final = 508
+LARGE: Final = 1 << 20  # a document whose elements may take seconds to compare
+_GRAPHS: Final = re.compile(r"[0-9a-f]{16}(?:,[0-9a-f]{16})*")
 
 
 class Step(Struct, frozen=True, rename="camel", dict=True):
@@ -40,7 +48,8 @@ class Step(Struct, frozen=True, rename="camel", dict=True):
 
     @property
     def target(self) -> str:
-        return self.name or self.service_name or self.node_name or self.service_url
+        """Return what clients read of the step: no path of a URL, which may be a secret."""
+        return self.name or self.service_name or self.node_name or urlsplit(self.service_url).hostname or ""
 
 
 class Node(Struct, frozen=True, rename="camel"):
@@ -103,7 +112,7 @@ class Execution(NamedTuple):
             case "Splitter":
                 return await self._take(split(node.steps, self.point()), request)
             case "Switch":
-                step = switch(node.steps, request.document)
+                step = await _judge(request, partial(switch, node.steps))
                 if step is None:
                     raise GraphError(404, f"node {name}: the request meets the condition of no step")
                 return await self._take(step, request)
@@ -118,7 +127,7 @@ class Execution(NamedTuple):
     async def _sequence(self, steps: tuple[Step, ...], request: Message) -> Message:
         answer = request
         for step in steps:
-            if step.condition and not holds(step.parsed, answer.document):
+            if step.condition and not await _judge(answer, partial(holds, step.parsed)):
                 break
             answer = await self._take(step, step_input(step, request, answer))
             if answer.failed and step.dependency == "Hard":
@@ -141,7 +150,31 @@ class Execution(NamedTuple):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return Message(json.dumps(merged, ensure_ascii=False).encode())
+        return Message(json.dumps(merged).encode())
+
+
+async def _judge(message: Message, decide: Callable[[Json], T]) -> T:
+    """Return what is decided about a document; of a large one in a thread, so that other requests go on."""
+    if len(message.body) < LARGE:
+        return decide(message.document)
+    return await asyncio.to_thread(lambda: decide(message.document))
+
+
+def identify(namespace: str, name: str, graph: Graph) -> str:
+    """Return the identity of a graph, which tells others nothing."""
+    return sha256(msgspec_json.encode((namespace, name, graph))).hexdigest()[:16]
+
+
+def pass_graph(before: str, identity: str) -> str:
+    """Return the graphs that a request has come through, with this one. Raise GraphError if they lead in a circle."""
+    if before and _GRAPHS.fullmatch(before) is None:
+        raise GraphError(400, "the header that names the graphs before this one is malformed; do not send it")
+    graphs = before.split(",") if before else []
+    if identity in graphs:
+        raise GraphError(LOOP_DETECTED, "the steps lead in a circle: the request came through this graph before")
+    if len(graphs) >= MAX_GRAPHS:
+        raise GraphError(LOOP_DETECTED, f"the request came through {MAX_GRAPHS} other graphs, which is the most")
+    return ",".join((*graphs, identity))
 
 
 def split(steps: tuple[Step, ...], point: int) -> Step:
@@ -165,7 +198,7 @@ def step_input(step: Step, request: Message, answer: Message) -> Message:
         document = message.document
         predictions = document.get("predictions") if isinstance(document, dict) else None
         if isinstance(predictions, list) and predictions:
-            return Message(json.dumps({"instances": predictions}, ensure_ascii=False).encode())
+            return Message(json.dumps({"instances": predictions}).encode())
     return message
 
 

@@ -14,7 +14,17 @@ import aiohttp
 from aiohttp import web
 
 from pilotlight import contract
-from pilotlight.gateway.engine_router.graph import JSON, Execution, GraphError, Message, Step, inference_path
+from pilotlight.gateway.engine_router.graph import (
+    JSON,
+    LOOP_DETECTED,
+    Execution,
+    GraphError,
+    Message,
+    Step,
+    identify,
+    inference_path,
+    pass_graph,
+)
 from pilotlight.gateway.engine_router.settings import RouterSettings
 from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.routing_table import Replica
@@ -23,6 +33,9 @@ from pilotlight.wire.http1_strict_parser import MAX_HEAD
 from pilotlight.wire.unix_socket import SCHEME, socket_path
 
 MAX_BODY: Final = 64 << 20  # of a request, and of an answer of a step
+MAX_HELD: Final = 1 << 30  # of all requests and the answers of their steps together
+HELD: Final = web.RequestKey("held", int)
+GRAPHS: Final = web.RequestKey("graphs", str)
 PORT: Final = 1  # names the socket
 PROPAGATED: Final = (contract.HEADER_REQUEST_ID, contract.HEADER_TRACEPARENT, contract.HEADER_TRACESTATE)
 AUTHORIZATION: Final = "authorization"  # for services of the namespace alone, whose access rules check it
@@ -35,6 +48,8 @@ class GraphServer:
 
     def __init__(self, settings: RouterSettings) -> None:
         self._settings = settings
+        self._identity = identify(settings.namespace, settings.engine, settings.graph)
+        self._held = 0
         self._folder = TemporaryDirectory(prefix="graph-")  # of mode 0700
         self._replica = Replica("graph", PORT, f"{SCHEME}{self._folder.name}")
         self._session: aiohttp.ClientSession | None = None
@@ -45,9 +60,10 @@ class GraphServer:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),  # a cookie would reach steps of other clients
                 timeout=aiohttp.ClientTimeout(total=self._settings.step_timeout_s or None),
             )
-            app = web.Application(client_max_size=MAX_BODY)
+            app = web.Application()
             app.router.add_get("/v2/health/ready", _ready)
             app.router.add_post("/{path:.*}", self._answer)
             # The data plane bounds heads; a client that disconnects cancels the calls of its steps.
@@ -70,23 +86,26 @@ class GraphServer:
         async def call(step: Step, message: Message) -> Message:
             return await self._call(step, message, request)
 
+        request[HELD] = 0
+        execution = Execution(self._settings.graph, call, lambda: secrets.randbelow(100))
         try:
-            body = Message(await request.read(), request.headers.get("Content-Type", JSON))
-            execution = Execution(self._settings.graph, call, lambda: secrets.randbelow(100))
             async with asyncio.timeout(self._settings.timeout_s):
-                answer = await execution.run(body)
-        except web.HTTPRequestEntityTooLarge:
-            answer = _failure(GraphError(413, f"the body has more than {MAX_BODY >> 20} MiB"))
+                request[GRAPHS] = pass_graph(request.headers.get(contract.HEADER_GRAPHS, ""), self._identity)
+                too_long = GraphError(413, f"the body has more than {MAX_BODY >> 20} MiB")
+                body = await self._read(request.content, request, too_long)
+                answer = await execution.run(Message(body, request.headers.get("Content-Type", JSON)))
         except TimeoutError:
             answer = _failure(GraphError(504, f"the steps took more than {self._settings.timeout_s:g} s"))
         except GraphError as error:
             answer = _failure(error)
+        finally:
+            self._held -= request[HELD]
         headers = {"Content-Type": answer.content_type, "Server": "pilotlight"}
         return web.Response(status=answer.status, body=answer.body, headers=headers)
 
     async def _call(self, step: Step, message: Message, request: web.Request) -> Message:
         headers = {name: request.headers[name] for name in PROPAGATED if name in request.headers}
-        headers["Content-Type"] = message.content_type
+        headers |= {"Content-Type": message.content_type, contract.HEADER_GRAPHS: request[GRAPHS]}
         if step.service_name and AUTHORIZATION in request.headers:
             headers[AUTHORIZATION] = request.headers[AUTHORIZATION]
         urls, now = self._urls(step, message), asyncio.get_running_loop().time()
@@ -94,7 +113,7 @@ class GraphServer:
         try:
             for index in range(first if now < until else 0, len(urls)):
                 with suppress(aiohttp.ClientConnectorDNSError):
-                    answer = await self._post(urls[index], message, headers, step)
+                    answer = await self._post(urls[index], message, headers, step, request)
                     self._resolved[step.service_name] = (index, until if now < until else now + RESOLVED_S)
                     return answer
         except TimeoutError:
@@ -116,16 +135,30 @@ class GraphServer:
         hosts = [names.entry_service(service), *(names.workload(service, role) for role in names.ENTRY_ROLES)]
         return [f"http://{host}.{namespace}.svc.cluster.local{path}" for host in hosts]
 
-    async def _post(self, url: str, message: Message, headers: dict[str, str], step: Step) -> Message:
+    async def _post(
+        self, url: str, message: Message, headers: dict[str, str], step: Step, request: web.Request
+    ) -> Message:
         """Send a message. Redirects are no answers of a model."""
         assert self._session is not None
-        body = bytearray()
+        too_long = GraphError(502, f"step {step.target} answered more than {MAX_BODY >> 20} MiB")
         async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > MAX_BODY:
-                    raise GraphError(502, f"step {step.target} answered more than {MAX_BODY >> 20} MiB")
-            return Message(bytes(body), response.headers.get("Content-Type", JSON), response.status)
+            body = await self._read(response.content, request, too_long)
+            if response.status == LOOP_DETECTED:  # of a graph behind it; else an Ensemble would hide it
+                raise GraphError(LOOP_DETECTED, f"step {step.target}: its graphs lead in a circle, or to too many")
+            return Message(body, response.headers.get("Content-Type", JSON), response.status)
+
+    async def _read(self, stream: aiohttp.StreamReader, request: web.Request, too_long: GraphError) -> bytes:
+        """Return a body, which the request holds until its end."""
+        body = bytearray()
+        async for piece in stream.iter_any():
+            body += piece
+            request[HELD] += len(piece)
+            self._held += len(piece)
+            if len(body) > MAX_BODY:
+                raise too_long
+            if self._held > MAX_HELD:
+                raise GraphError(503, f"requests and answers of their steps hold more than {MAX_HELD >> 20} MiB")
+        return bytes(body)
 
 
 async def _ready(_: web.Request) -> web.Response:

@@ -16,12 +16,15 @@ from tests.platform.gateway.engine_router.routers import router, until_ready
 from tests.platform.gateway.linked import ask, in_loop
 
 from pilotlight.errors import UsageError
+from pilotlight.gateway.engine_router import graph_server as server_module
 from pilotlight.gateway.engine_router.graph import (
     Execution,
     GraphError,
     Message,
     Step,
+    identify,
     inference_path,
+    pass_graph,
     read_graph,
     split,
 )
@@ -141,6 +144,45 @@ async def test_nodes_are_steps_of_others() -> None:
     assert calls.calls[-1] == ("last", {"a": {"predictions": ["a"]}, "b": {"predictions": ["b"]}})
 
 
+@in_loop
+async def test_text_that_is_no_unicode_is_merged_as_it_is() -> None:
+    async def call(step: Step, message: Message) -> Message:
+        return Message(b'{"text": "\\ud800"}')
+
+    graph = read_graph(nodes_text({"root": ("Ensemble", named("a"))}))
+    merged = await Execution(graph, call, lambda: 0).run(Message(b"{}"))
+    assert merged.document == {"a": {"text": "\ud800"}}
+
+
+@in_loop
+async def test_a_condition_on_a_large_document_does_not_delay_other_requests() -> None:
+    calls, ended = Calls(), False
+
+    async def count_turns() -> int:
+        turns = 0
+        while not ended:
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    turns = asyncio.ensure_future(count_turns())
+    nodes: Nodes = {"root": ("Switch", [*named("a", condition="x.#(>1)"), *named("b", condition="x")])}
+    await execute(nodes, {"x": [0] * 500_000}, calls)
+    ended = True
+    assert (calls.names, await turns > 2) == (["b"], True)
+
+
+def test_a_request_comes_through_a_graph_once_and_through_five_at_most() -> None:
+    graphs = [identify("demo", f"graph-{number}", {}) for number in range(6)]
+    passed = ""
+    for graph in graphs[:5]:
+        passed = pass_graph(passed, graph)
+    for before, graph, status in ((passed, graphs[5], 508), (graphs[0], graphs[0], 508), ("-1", graphs[0], 400)):
+        with pytest.raises(GraphError) as refused:
+            pass_graph(before, graph)
+        assert refused.value.status == status
+
+
 def test_a_body_is_decoded_where_it_is_json_of_a_size_that_is_quick() -> None:
     assert Message(b' {"a": 1}').document == {"a": 1}
     assert [Message(body).document for body in (b"", b"\x89PNG[[", b"{", b'"text"')] == [None] * 4
@@ -199,6 +241,10 @@ class Services:
             return web.json_response({"error": "no such model"}, status=404)
         if name == "large":
             return web.Response(body=b" " * ((64 << 20) + 1))
+        if name == "circle":
+            return web.json_response({"error": "came before"}, status=508)
+        if name == "cookie":
+            return web.json_response({}, headers={"Set-Cookie": "session=1", "X-Other": "x"})
         if name == "moved":
             return web.Response(status=307, headers={"Location": "/default/iris/"})
         body = await request.read()
@@ -259,6 +305,49 @@ async def test_a_url_is_called_as_it_is_written_and_gets_no_credentials() -> Non
         (request,) = called.requests
         assert (request.query_string, request.headers["traceparent"]) == ("d=e", "00-1-2-01")
         assert not {"Authorization", "Cookie"} & request.headers.keys()
+
+
+@in_loop
+async def test_a_cookie_of_a_step_reaches_neither_its_client_nor_other_requests() -> None:
+    async with services() as (called, url):
+        named_host = url.replace("127.0.0.1", "localhost")  # clients keep no cookies of addresses
+        async with graph_server({"root": ("Sequence", [{"serviceUrl": f"{named_host}/a/cookie"}])}) as client:
+            replies = [await post(client, {}), await post(client, {})]
+        assert [reply.status for reply in replies] == [200, 200]
+        assert not any({"set-cookie", "x-other"} & reply.headers.keys() for reply in replies)
+        assert not any("Cookie" in request.headers for request in called.requests)
+
+
+@in_loop
+async def test_a_circle_behind_a_step_fails_the_request_also_in_an_ensemble() -> None:
+    async with services() as (called, url):
+        nodes: Nodes = {"root": ("Ensemble", named("circle"))}
+        async with graph_server(nodes, gateway_url=url) as client:
+            reply = await post(client, {"instances": [1]})
+            assert (reply.status, "circle" in reply.json()["cause"]) == (508, True)
+            passed = called.requests[0].headers["X-Pilotlight-Graphs"]
+            again = await post(client, {"instances": [1]}, **{"X-Pilotlight-Graphs": passed})
+        assert (again.status, len(called.requests)) == (508, 1)
+
+
+@in_loop
+async def test_the_path_of_a_url_is_not_told_to_clients() -> None:
+    async with graph_server({"root": ("Sequence", [{"serviceUrl": "http://127.0.0.1:9/secret?key=1"}])}) as client:
+        cause = (await post(client, {})).json()["cause"]
+    assert "127.0.0.1" in cause
+    assert "secret" not in cause
+
+
+@in_loop
+async def test_what_requests_and_answers_hold_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_HELD", 5000)
+    body = {"instances": ["x" * 2000]}
+    async with services() as (_, url):
+        async with graph_server({"root": ("Ensemble", named("a", "b"))}, gateway_url=url) as client:
+            reply = await post(client, body)
+            assert (reply.status, "hold more" in reply.json()["cause"]) == (503, True)
+            small = [(await post(client, {"instances": [1]})).status for _ in range(3)]
+        assert small == [200] * 3
 
 
 @in_loop

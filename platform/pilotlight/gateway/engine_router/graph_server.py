@@ -145,7 +145,10 @@ class GraphServer:
             body = await self._read(response.content, request, too_long)
             if response.status == LOOP_DETECTED:  # of a graph behind it; else an Ensemble would hide it
                 raise GraphError(LOOP_DETECTED, f"step {step.target}: its graphs lead in a circle, or to too many")
-            return Message(body, response.headers.get("Content-Type", JSON), response.status)
+            content_type = response.headers.get("Content-Type", JSON)
+            if not (200 <= response.status < 600 and content_type.isprintable()):
+                raise GraphError(502, f"step {step.target} answered with a malformed status or Content-Type")
+            return Message(body, content_type, response.status)
 
     async def _read(self, stream: aiohttp.StreamReader, request: web.Request, too_long: GraphError) -> bytes:
         """Return a body, which the request holds until its end."""

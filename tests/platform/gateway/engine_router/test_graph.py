@@ -330,6 +330,24 @@ async def test_a_circle_behind_a_step_fails_the_request_also_in_an_ensemble() ->
         assert (again.status, len(called.requests)) == (508, 1)
 
 
+@pytest.mark.parametrize(
+    "head", ["101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade", "999 Odd\r\nContent-Length: 0",
+             "200 OK\r\nContent-Length: 0\r\nContent-Type: a\x01b"],
+)  # fmt: skip
+@in_loop
+async def test_a_head_that_cannot_be_sent_on_is_an_error_of_its_step(head: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {head}\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with graph_server({"root": ("Sequence", [{"serviceUrl": url, "name": "odd"}])}) as client:
+            reply = await post(client, {})
+        assert (reply.status, "step odd" in reply.json()["cause"]) == (502, True)
+
+
 @in_loop
 async def test_the_path_of_a_url_is_not_told_to_clients() -> None:
     async with graph_server({"root": ("Sequence", [{"serviceUrl": "http://127.0.0.1:9/secret?key=1"}])}) as client:

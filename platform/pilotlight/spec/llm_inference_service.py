@@ -326,7 +326,7 @@ def _engine(
     if "command" in main:
         return {"args": [], **runner}, []
     for probe in (each for each in _PROBES if each in main):
-        message = f"{probe} has no effect: the port and the probes are the runtime's; it has one for a command"
+        message = f"{probe} of the engine's container has no effect: without a command it has the runtime's probes"
         context.warn("PL114", f"{path}.template", message)
     env = [each for each in main.get("env", ()) if each.get("name") != _ARGUMENTS]
     added = " ".join(each.get("value", "") for each in main.get("env", ()) if each.get("name") == _ARGUMENTS)

@@ -108,6 +108,19 @@ def test_a_graph_that_cannot_be_executed_is_refused_at_its_place(
     assert all(problem.location.line > 1 for problem in errors)
 
 
+@pytest.mark.parametrize("target", [{"serviceName": "Iris_B"}, {"serviceUrl": "iris:8080"}])
+def test_a_target_that_is_refused_is_not_missing_as_well(target: dict[str, str]) -> None:
+    assert [each.code for each in read(node("Sequence", target))[1].errors] == ["PL104"]
+
+
+def test_a_node_that_does_not_exist_is_to_be_added_unless_one_is_called_alike() -> None:
+    nodes = {"classify": node("Sequence", IRIS)}
+    steps = [{"nodeName": "clasify"}, {"nodeName": "rank"}, {"nodeName": "classify"}]
+    alike, unlike = read(node("Sequence", *steps), nodes=nodes)[1].errors
+    assert alike.message.endswith("did you mean classify?")
+    assert unlike.message.endswith("add a node of this name to spec.nodes")
+
+
 @pytest.mark.parametrize(
     ("root", "more", "path"),
     [

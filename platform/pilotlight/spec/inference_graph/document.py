@@ -140,7 +140,8 @@ def steps_of(nodes: Nodes) -> Iterator[tuple[str, Mapping[str, Json]]]:
 def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
     """Check KServe's rules, and those that its router finds only when it executes the graph."""
     if ROOT not in nodes:
-        context.error("PL103", f"spec.nodes.{ROOT}", "is missing and required: a request begins at it")
+        message = f"is missing and required: a request begins at it; name a node {ROOT}"
+        context.error("PL103", f"spec.nodes.{ROOT}", message)
     for name, node in nodes.items():
         path, steps, router_type = child_path("spec.nodes", name), node.get("steps", ()), node.get("routerType", "")
         if "steps" in node and not steps:
@@ -148,7 +149,7 @@ def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
         names = [step.get("name") for step in steps]
         for index, step in enumerate(steps):
             if step.get("name") and step["name"] in names[:index]:
-                message = f'is "{step["name"]}", which another step of the node has already'
+                message = f'is "{step["name"]}", which another step of the node has already; give it a name of its own'
                 context.error("PL104", f"{path}.steps[{index}].name", message)
             _check_step(step, f"{path}.steps[{index}]", router_type, index, context)
         total = sum(step.get("weight", 0) for step in steps)
@@ -156,7 +157,8 @@ def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
             context.error("PL104", f"{path}.steps", f"have weights of {total} in all, must be 100")
     for path, step in steps_of(nodes):
         if (target := step.get("nodeName")) and target not in nodes:
-            message = f'is "{target}", and no node has this name{suggestion(target, tuple(nodes))}'
+            mended = suggestion(target, tuple(nodes)) or "; add a node of this name to spec.nodes"
+            message = f'is "{target}", and no node has this name{mended}'
             context.error("PL104", f"{path}.nodeName", message)
     if len(nodes) > MAX_NODES:
         context.error("PL104", "spec.nodes", f"has {len(nodes)} nodes, must have at most {MAX_NODES}")
@@ -173,7 +175,8 @@ def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
 
 def _check_step(step: Mapping[str, Json], path: str, router_type: str, index: int, context: DocumentContext) -> None:
     targets = [name for name in _TARGETS if step.get(name)]
-    if not targets:
+    refused = {problem.path for problem in context.problems.errors}
+    if not targets and not any(f"{path}.{name}" in refused for name in _TARGETS):
         context.error("PL103", path, f"has no target; give one of {', '.join(_TARGETS)}")
     elif len(targets) > 1:
         context.error("PL111", f"{path}.{targets[1]}", f"excludes {targets[0]}: a step has one target; keep one")

@@ -27,6 +27,7 @@ from pilotlight.gateway.engine_router.graph import (
 )
 from pilotlight.gateway.engine_router.settings import RouterSettings
 from pilotlight.gateway.metrics_and_reports import log
+from pilotlight.gateway.proxy.responses import NO_ROUTE
 from pilotlight.gateway.routing_table import Replica
 from pilotlight.k8s import names
 from pilotlight.wire.http1_strict_parser import MAX_HEAD
@@ -145,6 +146,10 @@ class GraphServer:
             body = await self._read(response.content, request, too_long)
             if response.status == LOOP_DETECTED:  # of a graph behind it; else an Ensemble would hide it
                 raise GraphError(LOOP_DETECTED, f"step {step.target}: its graphs lead in a circle, or to too many")
+            if step.service_name and response.status == NO_ROUTE.status and NO_ROUTE.message.encode() in body:
+                cause = f"no service {self._settings.namespace}/{step.service_name} is deployed; deploy it"
+                log("graph.step_failed", f"{step.target}: {cause}", level="WARNING")
+                raise GraphError(502, f"step {step.target}: {cause}")
             content_type = response.headers.get("Content-Type", JSON)
             if not (200 <= response.status < 600 and content_type.isprintable()):
                 raise GraphError(502, f"step {step.target} answered with a malformed status or Content-Type")

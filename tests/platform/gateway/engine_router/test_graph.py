@@ -30,6 +30,7 @@ from pilotlight.gateway.engine_router.graph import (
 )
 from pilotlight.gateway.engine_router.graph_server import GraphServer
 from pilotlight.gateway.engine_router.settings import RouterSettings, read
+from pilotlight.gateway.proxy.responses import NO_ROUTE, render_error
 from pilotlight.wire.unix_socket import socket_path
 
 Nodes = Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
@@ -239,6 +240,8 @@ class Services:
             await self.waiting.wait()  # passes only when both are called at once
         if name == "broken":
             return web.json_response({"error": "no such model"}, status=404)
+        if name == "absent":
+            return web.Response(status=NO_ROUTE.status, body=render_error(NO_ROUTE, "", True).partition(b"\r\n\r\n")[2])
         if name == "large":
             return web.Response(body=b" " * ((64 << 20) + 1))
         if name == "circle":
@@ -388,7 +391,12 @@ async def test_the_answer_of_a_failing_hard_step_is_the_answer_with_its_status()
 
 @pytest.mark.parametrize(
     ("name", "status", "cause"),
-    [("large", 502, "more than 64 MiB"), ("stuck", 504, "more than 0.2 s"), ("moved", 307, "")],
+    [
+        ("large", 502, "more than 64 MiB"),
+        ("stuck", 504, "more than 0.2 s"),
+        ("moved", 307, ""),
+        ("absent", 502, "no service default/absent is deployed"),
+    ],
 )
 @in_loop
 async def test_a_step_that_does_not_answer_as_a_model_fails_the_request(name: str, status: int, cause: str) -> None:

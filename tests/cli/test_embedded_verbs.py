@@ -33,6 +33,14 @@ spec:
       protocolVersion: v2
       storageUri: ./model.onnx
 """
+GRAPH = """
+apiVersion: serving.kserve.io/v1alpha1
+kind: InferenceGraph
+metadata: {name: flowers}
+spec:
+  nodes:
+    root: {routerType: Ensemble, steps: [{name: first, serviceName: iris}]}
+"""
 FLOWER = "[5.1, 3.5, 1.4, 0.2]"
 
 
@@ -165,6 +173,22 @@ def test_a_wrong_question_is_told_as_the_model_tells_it(call: Call) -> None:
     assert done.code == 3
     assert "--model" not in done.err
     assert call("infer", "nobody", "--data", FLOWER).code == 3
+
+
+def test_a_graph_is_asked_with_a_whole_request(call: Call, folder: Path) -> None:
+    (folder / "graph.yaml").write_text(GRAPH)
+    assert call("deploy", "-f", str(folder / "graph.yaml")).code == 0
+    request = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": json.loads(FLOWER)}]}
+    done = call("infer", "flowers", "--data", json.dumps(request))
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["first"]["model_name"] == "iris"
+    done = call("infer", "flowers", "--data", FLOWER)
+    assert (done.code, "InferenceGraph, which has no inputs of its own" in done.err) == (2, True)
+    (folder / "graph.yaml").write_text(GRAPH.replace("serviceName: iris", "serviceName: nobody"))
+    assert call("deploy", "-f", str(folder / "graph.yaml")).code == 0
+    done = call("infer", "flowers", "--data", json.dumps(request))
+    assert (done.code, "step first: no service default/nobody is deployed" in done.err) == (1, True)
+    assert call("delete", "flowers").code == 0
 
 
 def test_a_canary_gets_its_share_and_is_taken_back(call: Call, folder: Path, names: tuple[str, str]) -> None:

@@ -72,7 +72,7 @@ def test_credentials_of_a_trigger_may_stand_beside_the_service(call: Call, tmp_p
     (scaled,) = [each for each in rendered if each["kind"] == "ScaledObject"]
     assert {"name": "prom"} in [trigger.get("authenticationRef") for trigger in scaled["spec"]["triggers"]]
     (tmp_path / "credentials.yaml").write_text(beside.replace("v1alpha1", "v2"))
-    told = 'PL110: apiVersion: is "keda.sh/v2", must be keda.sh/v1alpha1 for a TriggerAuthentication'
+    told = 'PL110: apiVersion: is "keda.sh/v2", must be keda.sh/v1alpha1 for a document of kind TriggerAuthentication'
     assert told in call("render", "-f", str(tmp_path)).err
 
 

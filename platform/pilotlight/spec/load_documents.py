@@ -160,9 +160,10 @@ def _reject_kind(node: Node, kind: str, version: str, problems: Problems) -> Non
         missing = child_path("", "kind" if not kind else "apiVersion")
         problems.error("PL110", node.location, missing, f"is missing, so this is no document of ours; {understood}")
         return
-    if kind in COMPANION_KINDS:
+    read_as = [COMPANION_KINDS[kind]] if kind in COMPANION_KINDS else [each for name, each in _READERS if name == kind]
+    if read_as:
         location = (node.get("apiVersion") or node).location
-        message = f'is "{version}", must be {COMPANION_KINDS[kind]} for a {kind}'
+        message = f'is "{version}", must be {" or ".join(read_as)} for a document of kind {kind}'
         problems.error("PL110", location, "apiVersion", message)
         return
     path, hint = ("apiVersion", "") if kind in KNOWN_KINDS else ("kind", suggestion(kind, KNOWN_KINDS))

@@ -196,7 +196,12 @@ def test_what_kserve_dropped_is_answered_with_what_replaces_it() -> None:
         (
             "kind: InferenceService\napiVersion: ome.io/v1\n",
             "2:13",
-            "apiVersion: ome.io/v1 InferenceService is not read",
+            'apiVersion: is "ome.io/v1", must be ome.io/v1beta1 or serving.kserve.io/v1beta1 for a document of kind Inf',
+        ),
+        (
+            "kind: InferenceGraph\napiVersion: serving.kserve.io/v1beta1\n",
+            "2:13",
+            "must be serving.kserve.io/v1alpha1 for a document of kind InferenceGraph",
         ),
         ("spec: {}\n", "1:1", "kind: is missing, so this is no document of ours; understood are"),
         ("- a\n", "1:1", "kind: is missing"),

@@ -61,8 +61,12 @@ def infer(
         raise UsageError(f"one of {', '.join(f'--{kind}' for kind in sources)} is needed", f"got {len(kinds)}")
     key, target = service_options.key(name), service_options.connect_running()
     headers = {**({HEADER_TAG: tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
-    with target.open_route(tagged(target.status(key), tag)) as route:
+    status = target.status(key)
+    with target.open_route(tagged(status, tag)) as route:
         gateway = Gateway(route.url, {**route.headers, **headers})
+        if {each.role for each in status.revisions} == {"router"}:
+            infer_graph(gateway, key[1], kinds[0], sources[kinds[0]], timeout)
+            return
         path = f"/v2/models/{quote(model or key[1], safe='')}"
         metadata_reply = gateway.request("GET", path, timeout=timeout)
         models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
@@ -74,6 +78,19 @@ def infer(
     if not cold_start_ms and metadata_reply.seconds > SLOW_S:
         cold_start_ms = f"{1000 * metadata_reply.seconds:.0f}"
     show(answer, reply, cold_start_ms)
+
+
+def infer_graph(gateway: Gateway, name: str, kind: str, value: Any, timeout: float) -> None:
+    """Send a whole request to an InferenceGraph, which has no model, and so no metadata, of its own."""
+    if kind == "file" and value.suffix == ".json":
+        kind, value = "data", value.read_text()
+    request = _parsed(sys.stdin.read() if value == "-" else value) if kind == "data" else None
+    if not isinstance(request, dict):
+        hint = "a whole request as its services take it: --data '{\"inputs\": …}' or '{\"instances\": …}'"
+        raise UsageError(f"{name} is an InferenceGraph, which has no inputs of its own", hint)
+    headers = {"Content-Type": "application/json"}
+    reply = gateway.request("POST", "/", json.dumps(request).encode(), headers, timeout)
+    show(parse_reply(reply, name), reply, reply.headers.get(HEADER_COLD_START))
 
 
 def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
@@ -132,6 +149,8 @@ def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = ()) -> dict
     if reply.status == 200 and isinstance(document, dict):
         return document
     said = document.get("error", document) if isinstance(document, dict) else document
+    if isinstance(document, dict) and "cause" in document:  # of an InferenceGraph
+        said = f"{said}: {document['cause']}"
     said = said or "an empty answer, which is an ingress's that knows no such service"
     if reply.status == 404:
         raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
@@ -145,7 +164,8 @@ def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) ->
         (each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), format_values(each.get("data", [])))
         for each in answer.get("outputs", ())
     ]
-    output.data(answer, output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent=""))
+    table = output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent="")
+    output.data(answer, table if "outputs" in answer else [json.dumps(answer, indent=2, ensure_ascii=False)])
     output.note(f"answered in {1000 * reply.seconds:.1f} ms{cold}")
 
 

@@ -196,7 +196,7 @@ def test_what_kserve_dropped_is_answered_with_what_replaces_it() -> None:
         (
             "kind: InferenceService\napiVersion: ome.io/v1\n",
             "2:13",
-            'apiVersion: is "ome.io/v1", must be ome.io/v1beta1 or serving.kserve.io/v1beta1 for a document of kind Inf',
+            'apiVersion: is "ome.io/v1", must be ome.io/v1beta1 or serving.kserve.io/v1beta1 for a document',
         ),
         (
             "kind: InferenceGraph\napiVersion: serving.kserve.io/v1beta1\n",

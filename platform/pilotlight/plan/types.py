@@ -218,11 +218,12 @@ class DecisionLog:
 
     def error(self, code: str, path: str, message: str) -> None:
         """Add an error once, even if two components have it."""
-        if not any((each.code, each.path, each.message) == (code, path, message) for each in self.problems.items):
-            self.problems.error(code, self.service.location(path), path, message)
+        written = self.service.written_path(path)
+        if not any((each.code, each.path, each.message) == (code, written, message) for each in self.problems.items):
+            self.problems.error(code, self.service.location(path), written, message)
 
     def warn(self, code: str, path: str, message: str) -> None:
-        self.problems.warn(code, self.service.location(path), path, message)
+        self.problems.warn(code, self.service.location(path), self.service.written_path(path), message)
 
     def require(self, requirement: Requirement) -> None:
         """Add a requirement; the first reason for a CRD or flag wins."""

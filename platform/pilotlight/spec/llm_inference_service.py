@@ -234,25 +234,29 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         labels={**({} if "route" in router else {LABEL_VISIBILITY: "cluster-local"}), **metadata.get("labels", {})},
         annotations=annotations_of(metadata),
         locations=context.locations,
+        written={planned: written for written, planned in reversed(_aliases(workloads))},
         document=value,
     )
 
 
+def _aliases(workloads: Mapping[Role, str]) -> list[tuple[str, str]]:
+    """Return paths of the document, each with that of engine, decoder or router which later stages use."""
+    return [("spec.router.scheduler", "spec.router"), ("spec.model", "spec.runtime")] + [
+        pair for role, path in workloads.items() for pair in (
+            (f"{path}.template.containers[0]", f"spec.{role}.runner"), (f"{path}.template", f"spec.{role}"),
+            (f"{path}.worker.containers[0]", f"spec.{role}.worker.runner"), (f"{path}.worker", f"spec.{role}.worker"),
+            (f"{path}.scaling.keda.triggers", f"spec.{role}.autoScaling.metrics"), (f"{path}.scaling", f"spec.{role}"),
+            (f"{path}.annotations", f"spec.{role}.annotations"), ("spec.model.uri", f"spec.{role}.model.storageUri"),
+        )
+    ]  # fmt: skip
+
+
 def _locations(node: Node, workloads: Mapping[Role, str]) -> dict[str, SourceLocation]:
-    """Return source locations, also under the paths of engine, decoder and router that later stages use."""
+    """Return source locations, also under the paths that later stages use."""
     locations = source_locations(node)
-    aliases = {"spec.router.scheduler": "spec.router", "spec.model": "spec.runtime"}
-    for role, path in workloads.items():
-        aliases |= {
-            f"{path}.template.containers[0]": f"spec.{role}.runner", f"{path}.template": f"spec.{role}",
-            f"{path}.worker.containers[0]": f"spec.{role}.worker.runner", f"{path}.worker": f"spec.{role}.worker",
-            f"{path}.scaling.keda.triggers": f"spec.{role}.autoScaling.metrics", f"{path}.scaling": f"spec.{role}",
-            f"{path}.annotations": f"spec.{role}.annotations", "spec.model.uri": f"spec.{role}.model.storageUri",
-        }  # fmt: skip
-    for source, target in aliases.items():
-        for path in [each for each in locations if each.startswith(source)]:
-            if path == source or path[len(source)] in ".[":
-                locations.setdefault(target + path[len(source) :], locations[path])
+    for source, target in _aliases(workloads):
+        for path in [each for each in locations if each == source or each.startswith((f"{source}.", f"{source}["))]:
+            locations.setdefault(target + path[len(source) :], locations[path])
     return locations
 
 
@@ -326,8 +330,7 @@ def _engine(
     if "command" in main:
         return {"args": [], **runner}, []
     for probe in (each for each in _PROBES if each in main):
-        message = f"{probe} of the engine's container has no effect: without a command it has the runtime's probes"
-        context.warn("PL114", f"{path}.template", message)
+        context.warn("PL114", f"{path}.template", f"{probe} has no effect: without a command it is the runtime's")
     env = [each for each in main.get("env", ()) if each.get("name") != _ARGUMENTS]
     added = " ".join(each.get("value", "") for each in main.get("env", ()) if each.get("name") == _ARGUMENTS)
     try:

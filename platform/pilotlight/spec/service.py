@@ -137,6 +137,7 @@ class Service:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     locations: Mapping[str, SourceLocation] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)  # fields of the document by their paths of later stages
     document: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -150,6 +151,14 @@ class Service:
     def example(self) -> Mapping[str, Json]:
         """Example request of the model that answers, empty without one."""
         return next((each.example for each in self.components.values() if each.example), {})
+
+    def written_path(self, path: str) -> str:
+        """Return a path as the document has it. What is below a role alone, such as minReplicas, has no other name."""
+        known = path
+        while known and known not in self.written:
+            known = known.rpartition(".")[0]
+        is_role = known.count(".") == 1
+        return self.written[known] + path[len(known) :] if known == path or (known and not is_role) else path
 
     def location(self, path: str) -> SourceLocation:
         """Return the source location of a path, or of its nearest parent that has one."""

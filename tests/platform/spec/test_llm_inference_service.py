@@ -9,7 +9,7 @@ import yaml
 from pilotlight.plan.types import Plan, Workload
 from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.spec.load_documents import load
-from pilotlight.spec.problems import Problems
+from pilotlight.spec.problems import InvalidDocument, Problems
 from pilotlight.spec.service import Service
 
 MODEL = {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"}
@@ -150,6 +150,29 @@ def test_a_problem_of_planning_is_at_the_line_of_the_field() -> None:
         == service.locations["spec.template.containers[0].image"].line
     )
     assert service.location("spec.engine.worker").line == service.locations["spec.prefill.worker"].line
+
+
+@pytest.mark.parametrize(
+    ("planned", "written"),
+    [
+        ("spec.engine.model.storageUri", "spec.model.uri"),
+        ("spec.decoder.model.storageUri", "spec.model.uri"),
+        ("spec.engine", "spec.prefill.template"),
+        ("spec.decoder.runner.env[0].name", "spec.template.containers[0].env[0].name"),
+        ("spec.decoder.minReplicas", "spec.decoder.minReplicas"),
+        ("metadata.name", "metadata.name"),
+    ],
+)
+def test_a_problem_of_planning_names_the_field_of_the_document(planned: str, written: str) -> None:
+    service, _ = read(template={"containers": [{"name": "main", "image": "x"}]}, prefill={})
+    assert service.written_path(planned) == written
+
+
+def test_a_model_that_cannot_be_fetched_is_told_once_for_prefill_and_decode() -> None:
+    with pytest.raises(InvalidDocument) as raised:
+        planned(model={"uri": "huggingface://a/b"}, prefill={})
+    (problem,) = [each for each in raised.value.problems if each.severity == "error"]
+    assert (problem.code, problem.path, problem.location.line > 5) == ("PL340", "spec.model.uri", True)
 
 
 def test_a_document_is_laid_over_the_configs_that_it_names() -> None:

@@ -225,7 +225,7 @@ class KubernetesTarget:
         self._check_namespace(current.key, known)
         if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
             raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
-        self._roll_out(current, with_live_templates(known, current.workloads))
+        self._roll_out(current, with_live_templates(known, current.objects))
         return self.status(current.key, warnings)
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:

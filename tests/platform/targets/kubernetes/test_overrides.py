@@ -1,15 +1,23 @@
 """What `scale` and `traffic` set, decided on paper."""
 
 import pytest
+from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
 from tests.platform.targets.kubernetes.objects import deployment, knative, knative_revision, pod
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s import names
+from pilotlight.targets.kubernetes.client import MANAGER
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
-from pilotlight.targets.kubernetes.target import check_deployed, scale_overrides, traffic_overrides
-from pilotlight.targets.target import Share
+from pilotlight.targets.kubernetes.target import (
+    KubernetesTarget,
+    check_deployed,
+    scale_overrides,
+    traffic_overrides,
+)
+from pilotlight.targets.target import Release, Share
 
 KEY = ("default", "iris")
+DOCUMENT = "{apiVersion: ome.io/v1beta1, kind: InferenceService, metadata: {name: iris, namespace: default}, spec: {}}"
 OLD, NEW = "iris-predictor-old", "iris-predictor-new"
 
 
@@ -70,3 +78,21 @@ def test_one_deployment_has_nothing_to_split() -> None:
 def test_what_is_left_of_a_delete_is_told_as_that() -> None:
     with pytest.raises(PlatformError, match="was deleted in part"):
         check_deployed(Snapshot(KEY, (pod("iris-predictor", NEW),)))
+
+
+def test_a_scaled_service_keeps_the_creator_that_knatives_webhook_wrote_to_its_route() -> None:
+    service = knative("iris-predictor", NEW)
+    route = {
+        "apiVersion": "serving.knative.dev/v1", "kind": "Route",
+        "metadata": {"name": "iris", "namespace": "default", "labels": service["metadata"]["labels"]},
+        "spec": {"traffic": [{"revisionName": NEW, "latestRevision": False, "percent": 100}]},
+    }  # fmt: skip
+    creator = {"serving.knative.dev/creator": "admin"}
+    kinds = (*LIVE, "serving.knative.dev/v1/Service", "serving.knative.dev/v1/Route")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+    with LiveCluster(namespace, kinds=kinds) as live:
+        target = KubernetesTarget(live.cluster())
+        target.apply(Release(*KEY, DOCUMENT, (service, route)))
+        live.edit("Route", "iris", {"metadata": {"annotations": creator}}, f"+{MANAGER}")
+        target.scale(KEY, {"minReplicas": 2})
+        assert live.find("Route", "iris")["metadata"]["annotations"] == creator

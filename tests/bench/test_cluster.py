@@ -16,7 +16,8 @@ from bench.cluster.trace import TRACE, Piece, gap, in_flight, length, sendings
 from bench.readme import newest_result
 from bench.rounds import Result
 
-from pilotlight_predictor.storage import FetchOptions, fetch
+from pilotlight_predictor.storage.fetcher import fetch
+from pilotlight_predictor.storage.store_interface import FetchOptions
 
 MACHINE = {
     "cpu": "A CPU", "cores": "2", "memory": "8 GiB", "kernel": "Linux 6", "arch": "x86_64", "python": "3.11.7",

@@ -38,7 +38,7 @@ def prepared(folder: Path) -> tuple[apply.ReleaseRequest, apply.PreparedRelease]
 def test_a_release_takes_along_what_came_beside_the_document(tmp_path: Path) -> None:
     _, one = prepared(tmp_path)
     made = helm.values(one)
-    assert [each["kind"] for each in made["objects"]] == ["ConfigMap"]
+    assert [each["kind"] for each in made["objects"]] == ["ConfigMap", "Route"]
     assert {**made, "objects": []} == {**values_of(one.plan), "objects": []}
 
 

@@ -30,9 +30,8 @@ def test_the_only_one_of_a_network_is_taken() -> None:
 
 
 def test_several_of_a_network_are_listed_with_their_start_and_none_is_picked() -> None:
-    with pytest.raises(Ambiguous, match=r"(?s)a  cosmos-rl .*2026-01-01.*b  cosmos-rl .*2026-01-02") as several:
+    with pytest.raises(Ambiguous, match=r"(?s)a  cosmos-rl .*2026-01-01.*b  cosmos-rl .*2026-01-02"):
         choose(SEVERAL, network_arch="cosmos-rl")
-    assert list(several.value.candidates) == ["a", "b"]
 
 
 def test_without_a_name_the_only_one_is_taken_and_the_latest_of_several_is_not() -> None:

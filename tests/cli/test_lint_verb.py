@@ -85,10 +85,10 @@ def test_a_service_is_judged_with_the_runtimes_of_its_folder_or_of_a_catalogue(
         " containers: [{name: kserve-container, image: 'example/odd:1'}]}\n"
     )
     assert call("lint", "-f", str(service)).code == 2
-    assert "objects: 4, " in call("lint", "-f", str(tmp_path)).err
-    assert "objects: 3, " in call("lint", "-f", str(service), "--catalog", str(runtime)).err
+    assert "objects: 5, " in call("lint", "-f", str(tmp_path)).err
+    assert "objects: 4, " in call("lint", "-f", str(service), "--catalog", str(runtime)).err
     monkeypatch.setenv("PILOTLIGHT_CATALOG", str(runtime))
-    assert "objects: 3, " in call("lint", "-f", str(service)).err
+    assert "objects: 4, " in call("lint", "-f", str(service)).err
 
 
 def test_services_among_other_peoples_objects_are_said_to_be_left_out(call: Call, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_shares_name_any_revision_by_its_end_and_none_of_them_twice() -> None:
         ((), "one of --min, --max, --to and --reset is needed"),
         (("--reset", "--min", "1"), "--reset stands alone"),
         (("--to", "1", "--max", "2"), "--to is both bounds at once"),
-        (("--to", "0"), "--min 0 lets it fall to zero"),
+        (("--to", "0"), "--min 0 scales it to zero"),
     ],
 )
 def test_bounds_that_cannot_be_meant_are_refused(flags: tuple[str, ...], why: str, call: Call, nowhere: Path) -> None:

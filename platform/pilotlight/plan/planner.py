@@ -23,7 +23,6 @@ from pilotlight.plan.scaling.triggers import concurrency_target
 from pilotlight.plan.support.field_support import check_fields
 from pilotlight.plan.support.target_support import check_target
 from pilotlight.plan.types import (
-    HOST_TEMPLATE,
     Activator,
     Capabilities,
     Current,
@@ -234,9 +233,7 @@ def _plan(
     entry = _entry_role(service)
     visibility = {service.labels.get(names.LABEL_VISIBILITY), service.labels.get("networking.kserve.io/visibility")}
     visible, hosts = "cluster-local" not in visibility, _hosts(service, capabilities)
-    public = capabilities.gateway_api and visible
-    # Knative itself names hosts so, of the Route that has the service's name.
-    mapped = capabilities.domain_mapping and visible and workloads and capabilities.host_template != HOST_TEMPLATE
+    public, mapped = capabilities.gateway_api and visible, capabilities.maps_hosts and visible and workloads
     scraping = document_annotations.first(document_annotations.SCRAPING, service.annotations)[1] != "false"
     own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
     return Plan(

@@ -11,7 +11,7 @@ from pilotlight.spec.problems import Problem, Problems
 from pilotlight.spec.service import Component, Role, Service
 
 Json = Any
-HOST_TEMPLATE: Final = "{name}.{namespace}.{domain}"  # as Knative and OME name hosts
+KNATIVE_HOST_TEMPLATE: Final = "{name}.{namespace}.{domain}"  # of the Route that has the service's name
 Mode = Literal["serverless", "raw", "multi-node", "stateful", "virtual"]
 Scaler = Literal["kpa", "knative-hpa", "hpa", "keda", "none"]
 
@@ -176,10 +176,15 @@ class Capabilities:
         default_factory=lambda: {"name": "pilotlight", "namespace": "pilotlight-system"}
     )
     domain: str = "example.com"
-    host_template: str = HOST_TEMPLATE  # of the public host of a service
+    host_template: str = KNATIVE_HOST_TEMPLATE  # of the public host of a service
     domain_mapping: bool = False  # Knative claims the hosts of DomainMappings by itself
     target: str = ""  # name of the target, whose refusals of plan/support/target_support.py count; empty: any
     target_options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def maps_hosts(self) -> bool:
+        """Whether hosts of serverless services need DomainMappings, and can have them."""
+        return self.domain_mapping and self.host_template != KNATIVE_HOST_TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,4 +77,4 @@ def test_a_step_without_a_service_fails_the_request_by_its_name(platform: Platfo
     platform.deploy(GRAPH.format(least=1))
     platform.wait_phase("Ready", name="flowers")
     answer = platform.ask("/flowers", FLOWER)
-    assert (answer.status, "no service" in json.dumps(answer.json())) == (404, True)
+    assert (answer.status, "no service" in json.dumps(answer.json())) == (502, True)

@@ -119,7 +119,7 @@ def test_asking_whether_a_uri_is_remote_imports_nothing_that_downloads() -> None
     import sys
 
     code = (
-        "import sys, pilotlight_predictor.storage as s; s.is_remote('s3://b');"
+        "import sys; from pilotlight_predictor.storage.uri import is_remote; is_remote('s3://b');"
         "heavy = {'obstore', 'huggingface_hub', 'http.client', 'tarfile', 'concurrent.futures'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from pilotlight.contract import LATENCY_BUCKETS, METRIC_IN_FLIGHT, METRIC_REQUEST_DURATION
 from pilotlight.errors import Conflict, NotFound
 from pilotlight.k8s.manifest import Manifest
+from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator
 from pilotlight.targets.target import (
     CanaryRecord,
@@ -75,7 +76,7 @@ class PaperTarget:
         return nullcontext(ServiceRoute(status.url))
 
     def rows(self) -> tuple[RevisionStatus, ...]:
-        (service,) = [each for each in self.found[0].manifests if each["apiVersion"].startswith("serving.knative.dev")]
+        (service,) = [each for each in self.found[0].manifests if is_knative(each)]
         shares = service["spec"]["traffic"]
         latest = service["spec"]["template"]["metadata"]["name"]
         names = dict.fromkeys([latest, *(each["revisionName"] for each in shares)])
@@ -95,7 +96,7 @@ class PaperTarget:
         return [Manifest(self._live(each)) for each in self.found[0].manifests] if self.found else []
 
     def _live(self, document: Mapping[str, Json]) -> Mapping[str, Json]:
-        if not document["apiVersion"].startswith("serving.knative.dev"):
+        if not is_knative(document):
             return document
         name = document["spec"]["template"]["metadata"]["name"]
         told = {"latestCreatedRevisionName": name, "latestReadyRevisionName": name}

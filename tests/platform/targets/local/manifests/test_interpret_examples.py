@@ -11,6 +11,7 @@ from pilotlight.targets.local.manifests.interpret import interpret
 EXAMPLES = Path(__file__).parents[5] / "examples" / "services"
 RUN = {
     "canary": ["raw", "raw"],
+    "flowers-graph": ["serverless"],
     "iris": ["serverless"],
     "iris-latency": ["raw"],
     "iris-wake": ["raw"],

@@ -180,7 +180,7 @@ def with_pods_visible(manifests: Iterable[Mapping[str, Any]]) -> list[Mapping[st
 def _as_deployments(manifest: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     spec, metadata = manifest.get("spec") or {}, manifest["metadata"]
     templates = {}
-    if str(manifest["apiVersion"]).startswith("serving.knative.dev"):
+    if str(manifest["apiVersion"]).startswith("serving.knative.dev") and manifest["kind"] == "Service":
         templates = {"-pods": spec["template"]}
     elif manifest["kind"] == "LeaderWorkerSet":
         both = spec["leaderWorkerTemplate"]

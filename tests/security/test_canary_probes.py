@@ -22,7 +22,6 @@ from pilotlight.targets.target import RevisionStatus, ServiceStatus
 
 pytestmark = pytest.mark.security
 STATUS = ServiceStatus("models", "hostile", 1, "Ready", "")
-DEADLINE = probes.Deadline.of_round(time.monotonic)
 
 
 @contextmanager
@@ -46,7 +45,7 @@ def model(answer: Callable[[socket.socket], Any]) -> Iterator[RevisionStatus]:
 
 def probed(revision: RevisionStatus) -> int:
     target = PaperTarget.__new__(PaperTarget)  # open_route alone is called
-    return probes.send_probes(target, STATUS, revision, "", 1, DEADLINE)
+    return probes.send_probes(target, STATUS, revision, "", 1, probes.Deadline.of_round(time.monotonic))
 
 
 def metadata(*shapes: list[int]) -> bytes:

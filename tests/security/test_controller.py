@@ -13,7 +13,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.eventually import eventually
-from tests.platform.controller.documents import IRIS, KEY, VERSION, Json, annotated, iris
+from tests.platform.controller.documents import IRIS, KEY, KIND, Json, annotated, iris
 from tests.platform.controller.test_operator import Running, applied
 from tests.platform.controller.test_reconciler import Process
 from tests.platform.targets.kubernetes import fake_cluster, live_cluster
@@ -105,7 +105,7 @@ def test_a_release_that_cannot_be_read_keeps_no_service_from_deletion(live: Live
         "ADDED",
     )
     process.passes(2)
-    process.reconciler.delete(VERSION, KEY)
+    process.reconciler.delete(KIND, KEY)
     assert live.find("Deployment", "iris-predictor") is None
 
 
@@ -118,7 +118,7 @@ def test_a_secret_of_others_is_neither_taken_over_nor_deleted(live: LiveCluster)
     process = Process(live)
     process.passes(2)
     assert "rename the service" in live.find("InferenceService", "iris")["status"]["conditions"][0]["message"]
-    process.reconciler.delete(VERSION, KEY)
+    process.reconciler.delete(KIND, KEY)
     assert live.find("Secret", "iris-access")["data"] == {"password": "aHVudGVy"}
 
 

@@ -9,7 +9,8 @@ from typing import Final
 MAX_LENGTH: Final = 300
 MAX_EVENT_LENGTH: Final = 1000  # our own sentences end with the fix, after a URI that may be long
 ERRORS: Final = ("ERROR", "CRITICAL")
-_SLURM: Final = re.compile(r"slurmstepd\S*: error: \*\*\* JOB \d+ ON ")  # says who ended a job, also at a plain SIGTERM
+# Who ended a job, also at a plain SIGTERM; what docker says of the machine before a container starts.
+_NO_REASON: Final = re.compile(r"slurmstepd\S*: error: \*\*\* JOB \d+ ON |WARNING: ")
 _STACKS: Final = re.compile(r"Timeout \(\d+:\d\d:\d\d.*\)!")  # faulthandler's first line before all stacks
 
 # Where a program's help is, after the line that says what was wrong: Run 'docker run --help' for more information.
@@ -27,7 +28,7 @@ def last_error(log: Sequence[str]) -> str:
         if document is None:
             if _STACKS.match(line):
                 return _gil_holder(log[index:])[:MAX_LENGTH]
-            plain = plain or ("" if _SLURM.match(line) or USAGE_HINT.match(line) else line.strip())
+            plain = plain or ("" if _NO_REASON.match(line) or USAGE_HINT.match(line) else line.strip())
         elif document.get("level") in ERRORS:
             return str(document.get("message", ""))[:MAX_LENGTH]
     return plain[:MAX_LENGTH]

@@ -120,6 +120,7 @@ def test_the_last_error_of_a_log_is_found() -> None:
     assert last_error([]) == ""
     slurm = "slurmstepd-vm: error: *** JOB 1 ON vm CANCELLED AT 2026-11-17T11:30:12 ***"
     assert last_error(["ValueError: y", slurm]) == "ValueError: y"
+    assert last_error(["WARNING: IPv4 forwarding is disabled. Networking will not work."]) == ""
 
 
 @pytest.mark.parametrize(

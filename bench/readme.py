@@ -27,7 +27,7 @@ def write_readme(readme: Path, results: Path, sections: Sections | None = None) 
 
 
 def with_figures(text: str, results: Path, sections: Sections | None = None) -> str:
-    """A page's text with every section as the kept results have it: those of the README, unless told."""
+    """Return a page's text with its sections from the stored results; the sections of the README by default."""
     for name, section in (SECTIONS if sections is None else sections).items():
         start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
         before, found, rest = text.partition(start)

@@ -85,7 +85,7 @@ class _Service:
         return list(self._api.list_namespaced_pod(self._namespace).items)
 
     def wait_ending(self) -> float:
-        """When every pod was told to end; one that is gone counts too."""
+        """Return the time at which every pod is Terminating or gone."""
         deadline = time.monotonic() + ZERO_S
         while any(pod.metadata.deletion_timestamp is None for pod in self.pods()):
             if time.monotonic() > deadline:

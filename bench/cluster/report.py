@@ -35,7 +35,7 @@ TITLES: Final = {
 LOAD: Final = "load average of the machine"
 DRAIN_TITLES: Final = {"knative": "Knative", "keda": "raw, our gateway and KEDA"}
 DRAIN_COLUMNS: Final = {
-    "draining": "request 2 s after its last replica was told to end", "holding": "which holds its device for",
+    "draining": "request 2 s after its last replica began to terminate", "holding": "which holds its device for",
     "zero": "request at true zero", "load": LOAD,
 }  # fmt: skip
 CACHE_TITLES: Final = {

@@ -58,7 +58,7 @@ class Scaler:
 
 
 def document(mode: str, model: str, mounted: bool) -> dict[str, Json]:
-    """`mounted`: the model comes with a ConfigMap, since nobody but the cluster's own image brings files along."""
+    """Return the InferenceService. `mounted`: its model is a ConfigMap, since only the bed's own image has the file."""
     container: dict[str, Json] = {
         "modelFormat": {"name": "python"}, "protocolVersion": "v2", "storageUri": model,
         "resources": {"requests": {**REQUESTS, "cpu": "20m"}, "limits": {"memory": "1Gi"}},

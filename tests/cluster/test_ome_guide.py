@@ -202,6 +202,7 @@ def test_multi_node_starts_again_as_a_whole_when_a_node_is_lost(guide: Guide) ->
     seconds_until(whole, "both pods are new")
     guide.wait_ready()
     seconds_until(lambda: guide.complete("again").status == 200, "it answers again")
+    assert text_of(guide.complete("once more")) == "once more"
 
 
 def test_disaggregated_each_request_is_prefilled_and_decoded(guide: Guide) -> None:

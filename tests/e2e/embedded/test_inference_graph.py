@@ -70,7 +70,7 @@ def test_a_graph_that_calls_itself_ends_with_one_error(platform: Platform) -> No
     platform.wait_phase("Ready", name="flowers")
     for body in (FLOWER, {**FLOWER, "parameters": {"compare": True}}):
         answer = platform.ask("/flowers", body)
-        assert (answer.status, "circle" in answer.json()["cause"]) == (508, True)
+        assert (answer.status, "cycle" in answer.json()["cause"]) == (508, True)
 
 
 def test_a_step_without_a_service_fails_the_request_by_its_name(platform: Platform) -> None:

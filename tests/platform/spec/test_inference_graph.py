@@ -136,7 +136,7 @@ def test_fields_without_effect_are_named(root: Any, more: dict[str, Any], path: 
     assert [(each.code, each.path, each.severity) for each in problems.items] == [("PL114", path, "warning")]
 
 
-def test_nodes_that_share_a_node_are_no_circle() -> None:
+def test_nodes_that_share_a_node_are_no_cycle() -> None:
     nodes = {"a": node("Sequence", {"nodeName": "c"}), "b": node("Sequence", {"nodeName": "c"}),
              "c": node("Sequence", IRIS)}  # fmt: skip
     assert not read(node("Ensemble", {"nodeName": "a"}, {"nodeName": "b"}), nodes=nodes)[1].items

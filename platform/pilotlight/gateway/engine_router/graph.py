@@ -161,17 +161,17 @@ async def _judge(message: Message, decide: Callable[[Json], T]) -> T:
 
 
 def identify(namespace: str, name: str, graph: Graph) -> str:
-    """Return the identity of a graph, which tells others nothing."""
+    """Return the digest that names a graph in HEADER_GRAPHS."""
     return sha256(msgspec_json.encode((namespace, name, graph))).hexdigest()[:16]
 
 
 def pass_graph(before: str, identity: str) -> str:
-    """Return the graphs that a request has come through, with this one. Raise GraphError if they lead in a circle."""
+    """Return the graphs that a request has come through, with this one. Raise GraphError if they form a cycle."""
     if before and _GRAPHS.fullmatch(before) is None:
         raise GraphError(400, "the header that names the graphs before this one is malformed; do not send it")
     graphs = before.split(",") if before else []
     if identity in graphs:
-        raise GraphError(LOOP_DETECTED, "the steps lead in a circle: the request came through this graph before")
+        raise GraphError(LOOP_DETECTED, "the graphs form a cycle: the request came through this one before")
     if len(graphs) >= MAX_GRAPHS:
         raise GraphError(LOOP_DETECTED, f"the request came through {MAX_GRAPHS} other graphs, which is the most")
     return ",".join((*graphs, identity))

@@ -145,7 +145,7 @@ class GraphServer:
         async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
             body = await self._read(response.content, request, too_long)
             if response.status == LOOP_DETECTED:  # of a graph behind it; else an Ensemble would hide it
-                raise GraphError(LOOP_DETECTED, f"step {step.target}: its graphs lead in a circle, or to too many")
+                raise GraphError(LOOP_DETECTED, f"step {step.target}: its graphs form a cycle, or lead to too many")
             if step.service_name and response.status == NO_ROUTE.status and NO_ROUTE.message.encode() in body:
                 cause = f"no service {self._settings.namespace}/{step.service_name} is deployed; deploy it"
                 log("graph.step_failed", f"{step.target}: {cause}", level="WARNING")

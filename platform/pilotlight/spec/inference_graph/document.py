@@ -203,14 +203,14 @@ def _check_step(step: Mapping[str, Json], path: str, router_type: str, index: in
 def _count_calls(
     nodes: Nodes, name: str, before: tuple[str, ...], context: DocumentContext, calls: dict[str, int]
 ) -> int:
-    """Return how many services one request may call from a node on, noted in `calls`; report circles."""
+    """Return how many services one request may call from a node on, noted in `calls`; report cycles."""
     numbers = [0]
     for index, step in enumerate(nodes.get(name, {}).get("steps", ())):
         target, around = step.get("nodeName"), (*before, name)
         if target in around:
             path = f"{child_path('spec.nodes', name)}.steps[{index}].nodeName"
-            circle = " → ".join((*around[around.index(target) :], target))
-            context.error("PL104", path, f"leads in a circle: {circle}; a graph must end")
+            cycle = " → ".join((*around[around.index(target) :], target))
+            context.error("PL104", path, f"forms a cycle: {cycle}; a graph must end")
         elif target in calls:
             numbers.append(calls[target])
         else:

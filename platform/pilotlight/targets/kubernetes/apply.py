@@ -170,11 +170,14 @@ def replacing_knative(cluster: Cluster, key: Key, documents: Sequence[Document])
 
 def leaving_knative(cluster: Cluster, key: Key, documents: Sequence[Document]) -> list[dict[str, Json]]:
     """Return the objects of Knative that a service leaves."""
-    return [] if any(map(is_knatives, documents)) else [each for each in owned(cluster, key) if is_knatives(each)]
+    if any(map(in_knative_group, documents)):
+        return []
+    return [each for each in owned(cluster, key) if in_knative_group(each)]
 
 
-def is_knatives(document: Document) -> bool:
-    return str(document["apiVersion"]).startswith("serving.knative.dev/")
+def in_knative_group(document: Document) -> bool:
+    """Whether an object, or an owner reference, is of Knative Serving's API group."""
+    return str(document["apiVersion"]).startswith(KNATIVE)
 
 
 def owned(cluster: Cluster, key: Key) -> list[dict[str, Json]]:
@@ -253,9 +256,7 @@ def with_sent_templates(live: Iterable[Document], written: Sequence[Document]) -
 
 def _pairs(documents: Iterable[Document], others: Iterable[Document]) -> list[tuple[Document, Document | None]]:
     known = {Manifest(each).key: each for each in others}
-    return [
-        (each, known.get(Manifest(each).key) if each["apiVersion"].startswith(KNATIVE) else None) for each in documents
-    ]
+    return [(each, known.get(Manifest(each).key) if in_knative_group(each) else None) for each in documents]
 
 
 def _with_template(document: Document, other: Document | None) -> Document:

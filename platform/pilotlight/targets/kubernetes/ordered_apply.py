@@ -61,14 +61,14 @@ class Rollout:
         kubernetes_apply.delete(self._cluster, leaving)
         until = self._clock() + LEFT_S
         names = [str(each["metadata"]["name"]) for each in replacing]
-        while names := [name for name in names if self._is_knatives(name)]:
+        while names := [name for name in names if self._is_owned_by_knative(name)]:
             if self._clock() >= until:
                 raise TimedOut(f"Services of Knative are still there: {', '.join(names)}")
             self._sleep(POLL_S)
 
-    def _is_knatives(self, service: str) -> bool:
+    def _is_owned_by_knative(self, service: str) -> bool:
         document = self._cluster.get("v1", "Service", self._key[0], service) or {"metadata": {}}
-        return any(map(kubernetes_apply.is_knatives, document["metadata"].get("ownerReferences") or ()))
+        return any(map(kubernetes_apply.in_knative_group, document["metadata"].get("ownerReferences") or ()))
 
     def _await_backends(self, route: Document, documents: Sequence[Document]) -> None:
         until = self._clock() + (deadline_s(documents) if self._wait else 0.0)

@@ -1,4 +1,4 @@
-"""The layers: imports point down the list, and neither modules nor folders import each other in a circle.
+"""The layers: imports point down the list, and neither modules nor folders import each other in a cycle.
 
 Imports of every kind count: at the top of a module, inside a function, and under TYPE_CHECKING.
 """

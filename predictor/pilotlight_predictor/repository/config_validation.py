@@ -320,7 +320,7 @@ def _check_written(
         missing = sorted(set(step["input_map"].values()) - written)
         if missing:
             path = ("ensemble_scheduling", "step", number, "input_map")
-            sentence = f"reads {missing[0]!r}, which no input and no step that can run gives (missing, or in a circle)"
+            sentence = f"reads {missing[0]!r}, which no input and no step that can run gives (missing, or in a cycle)"
             raise document.failure(path, sentence)
     for index, name in enumerate(outputs):
         if name not in written:

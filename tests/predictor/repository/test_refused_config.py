@@ -142,7 +142,7 @@ def test_a_mistake_is_refused_with_its_place(text: str, place: str, says: str) -
     [
         ('value: "raw"', 'value: "rwa"', "input[0] 'raw' is not read by any step"),
         ('value: "clean" } }', 'value: "score" } }', "a tensor has one writer"),
-        ('{ key: "X" value: "clean" }', '{ key: "X" value: "score" }', "missing, or in a circle"),
+        ('{ key: "X" value: "clean" }', '{ key: "X" value: "score" }', "missing, or in a cycle"),
         ('output { name: "score"', 'output { name: "other"', "output[0] 'other' is not written by any step"),
         ('{ key: "X" value: "clean" }', '{ key: "X" value: "raw" }', "which nothing reads"),
     ],

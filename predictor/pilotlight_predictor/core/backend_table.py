@@ -3,12 +3,12 @@
 Out-of-tree packages add theirs through the entry point group `pilotlight.backends` (name = module).
 """
 
-import json
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from pilotlight.wire import model_formats
 from pilotlight_predictor.core.plugins import plugins
 
 
@@ -63,27 +63,22 @@ def find_backend(name: str) -> BackendEntry | None:
     return next((extra for extra in all_backends()[len(TABLE) :] if name in extra.names), None)
 
 
-def backend_for_file(filename: str) -> BackendEntry | None:
-    """The backend for a plain file by its default name or its suffix."""
-    for candidate in TABLE:
-        if filename in candidate.files:
-            return candidate
-    suffix = "." + filename.rpartition(".")[2]
-    return next((r for r in TABLE if any(f.endswith(suffix) for f in r.files)), None)
+def backend_for_file(path: Path) -> BackendEntry | None:
+    """The backend of a model file by its name; a file that is there is opened where its name does not tell."""
+    if known := model_formats.detect_file(path):
+        return find_backend(known.format.backend)
+    return next((row for row in TABLE if any(path.suffix == Path(name).suffix for name in row.files)), None)
 
 
 def backend_for_folder(folder: Path) -> BackendEntry | None:
-    """The text backend for a causal language model in Hugging Face's layout; None for any other directory."""
-    if not (folder / "config.json").is_file() or (folder / "model.py").exists() or (folder / "model.onnx").exists():
+    """The backend of a folder that is a model as a whole: of MLflow, or in Hugging Face's layout."""
+    if (folder / "MLmodel").is_file():
+        return find_backend("mlflow")
+    if not model_formats.huggingface_phrase(folder):
         return None
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        return None
-    try:
-        architectures = json.loads((folder / "config.json").read_bytes()).get("architectures") or ()
-    except (OSError, ValueError, AttributeError):
-        return None
+    architectures = model_formats.huggingface_config(folder).get("architectures") or ()
     causal = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in architectures)
-    return find_backend("text") if causal else None
+    return find_backend("text" if causal else "huggingface")
 
 
 def module(entry: BackendEntry) -> ModuleType:

@@ -156,7 +156,7 @@ def _backend_entry(config: ModelConfig, path: Path) -> backend_table.BackendEntr
             known = ", ".join(name for r in backend_table.all_backends() for name in r.names)
             raise LoadFailed(f"no backend '{named}'; there are {known}")
         return row
-    row = backend_table.backend_for_folder(path) or backend_table.backend_for_file(path.name)
+    row = backend_table.backend_for_folder(path) or backend_table.backend_for_file(path)
     if row is None:
         endings = dict.fromkeys("." + file.rpartition(".")[2] for r in backend_table.TABLE for file in r.files)
         kind = f"{path.suffix} files" if path.suffix else "files without an ending"

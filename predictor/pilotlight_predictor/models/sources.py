@@ -168,14 +168,14 @@ def file_names(uri: str) -> list[str]:
     from pilotlight_predictor.storage.uri import is_archive, parse
 
     name = parse(uri).filename
-    if backend_table.backend_for_file(name) is not None or is_archive(name):
+    if backend_table.backend_for_file(Path(name)) is not None or is_archive(name):
         return [name]
     return [entry.path.rpartition("/")[2] for entry in listing(uri)]
 
 
 def backends_for(names: Iterable[str]) -> list[backend_table.BackendEntry]:
     """Return the backends of these files, each once."""
-    return list(dict.fromkeys(row for name in names if (row := backend_table.backend_for_file(name)) is not None))
+    return list(dict.fromkeys(row for name in names if (row := backend_table.backend_for_file(Path(name))) is not None))
 
 
 def prepare(row: backend_table.BackendEntry) -> None:

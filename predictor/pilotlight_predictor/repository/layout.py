@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilotlight.wire.model_formats import only_model
 from pilotlight_predictor.core.backend_table import (
     TABLE,
     BackendEntry,
@@ -141,12 +142,12 @@ def _versions(directory: Path) -> dict[int, Path]:
 
 
 def _model_entries(directory: Path) -> list[str]:
-    return sorted(entry.name for entry in directory.iterdir() if backend_for_file(entry.name) is not None)
+    return sorted(entry.name for entry in directory.iterdir() if backend_for_file(entry) is not None)
 
 
 def is_repository(path: Path) -> bool:
     """Whether a path given for one model holds several, each in a directory of its own."""
-    if not path.is_dir() or (path / CONFIG_FILE).is_file() or backend_for_file(path.name) is not None:
+    if not path.is_dir() or (path / CONFIG_FILE).is_file() or backend_for_file(path) is not None:
         return False
     if _versions(path) or _model_entries(path):
         return False
@@ -166,6 +167,9 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
     backend = _configured_backend(config)
     if backend is None and backend_for_folder(version_dir) is not None:
         return version_dir
+    model = only_model(version_dir) if backend is None else None
+    if model is not None and find_backend(model.format.backend):
+        return model.file
     if backend is not None and not backend.files:
         return _only(version_dir, backend) or version_dir
     for name in _default_names(backend):
@@ -229,7 +233,7 @@ def _only(version_dir: Path, backend: BackendEntry | None) -> Path | None:
     if backend is not None and not backend.files:
         entries = [entry for entry in entries if entry.is_file()]
     else:
-        detected = {entry: backend_for_file(entry.name) for entry in entries}
+        detected = {entry: backend_for_file(entry) for entry in entries}
         entries = [entry for entry, row in detected.items() if row and (backend is None or row.files == backend.files)]
     return entries[0] if len(entries) == 1 else None
 

@@ -40,7 +40,7 @@ def test_the_worked_example_is_a_backend(tmp_path: Path, monkeypatch: pytest.Mon
 
     path = tmp_path / "model.npz"
     np.savez(path, weight=np.eye(3, 2, dtype=np.float32), bias=np.ones(2, np.float32))
-    found = backend_table.backend_for_file(path.name)
+    found = backend_table.backend_for_file(path)
     assert found is not None
     module = backend_table.module(found)
     instance = module.load(spec(path))

@@ -1,0 +1,19 @@
+"""Model formats: one table and one detection for predictor and platformctl. Remote files are known by name alone."""
+
+from pilotlight.wire.model_formats.detection import (
+    SETTINGS_FILE,
+    Detected,
+    detect,
+    detect_file,
+    huggingface_config,
+    huggingface_phrase,
+    mlserver_format,
+    only_model,
+    read_settings,
+)
+from pilotlight.wire.model_formats.table import FORMATS, ModelFormat, by_name, find_format
+
+__all__ = [
+    "FORMATS", "SETTINGS_FILE", "Detected", "ModelFormat", "by_name", "detect", "detect_file", "find_format",
+    "huggingface_config", "huggingface_phrase", "mlserver_format", "only_model", "read_settings",
+]  # fmt: skip

@@ -1,0 +1,156 @@
+"""Which model format a path holds: by names first, then by the first bytes of a file. Executes nothing."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pilotlight.wire.model_formats.table import FORMATS, NAMED, ModelFormat, by_name
+
+# Names that say too little: the file is opened. `.bst` is XGBoost's by name, and LightGBM's in KServe's layout.
+_OPENED: Final = frozenset(
+    {".pt", ".pth", ".ckpt", ".jit", ".bst", ".json", ".txt", ".model", ".bin", ".pkl", ".pickle", ".joblib"}
+)
+_HEAD: Final = 1 << 16
+_TORCH_LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # first bytes of torch.save before 1.6
+_PICKLED: Final = {
+    b"sklearn.": "scikit-learn estimator", b"xgboost.": "XGBoost estimator", b"lightgbm.": "LightGBM estimator",
+    b"catboost.": "CatBoost estimator", b"torch": "PyTorch object",
+}  # fmt: skip
+SETTINGS_FILE: Final = "model-settings.json"  # of MLServer
+# Runtimes of MLServer by module; the class has the same words.
+_MLSERVER: Final = {
+    "mlserver_sklearn": "sklearn", "mlserver_xgboost": "xgboost", "mlserver_lightgbm": "lightgbm",
+    "mlserver_catboost": "catboost", "mlserver_mlflow": "mlflow", "mlserver_huggingface": "huggingface",
+    "mlserver_onnx": "onnx",
+}  # fmt: skip
+
+
+class Detected(NamedTuple):
+    """Format of a path, the file or folder that holds the model, and what it is: "scikit-learn estimator (pickle)"."""
+
+    format: ModelFormat
+    file: Path
+    phrase: str
+
+
+def detect(path: Path) -> Detected | None:
+    """Return the format of a file or folder; None if it is of none, or if a folder has models of several."""
+    if not path.is_dir() or path.suffix == ".savedmodel":
+        return detect_file(path)
+    for row in FORMATS:
+        if any(next(path.glob(sign), None) for sign in row.signs):
+            return Detected(row, path, row.phrase)
+    if row := mlserver_format(read_settings(path)):
+        return Detected(row, path, f"{row.phrase} (settings of MLServer)")
+    if phrase := huggingface_phrase(path):
+        return Detected(NAMED["huggingface"], path, phrase)
+    models = _models(path)
+    if len({model.format for model in models}) == 1:
+        return only_model(path) or models[0]._replace(file=path)
+    versions = [each for each in path.iterdir() if each.name.isdecimal() and each.is_dir()]
+    newest = detect(max(versions, key=lambda each: int(each.name))) if versions and not models else None
+    return newest._replace(file=path) if newest else only_model(path)
+
+
+def only_model(folder: Path) -> Detected | None:
+    """Return the model among the files of a folder: the only one, else the one called model.* (of several formats the
+    first of the table), else the only one that is no code and no pickle; None if that is not one."""
+    models = _models(folder)
+    named = sorted((m for m in models if m.file.stem == "model"), key=lambda model: FORMATS.index(model.format))
+    data = [model for model in models if model.format.name not in {"python", "sklearn"}]
+    return next((each[0] for each in (models, named[:1], data) if len(each) == 1), None)
+
+
+def _models(folder: Path) -> list[Detected]:
+    visible = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")) and entry.exists())
+    files = (entry for entry in visible if entry.suffix == ".savedmodel" or not entry.is_dir())
+    return [model for entry in files if (model := detect_file(entry))]
+
+
+def detect_file(path: Path) -> Detected | None:
+    """Return the format of a file, or of a name; a SavedModel is a folder that counts as one."""
+    if path.suffix.lower() in _OPENED and path.is_file():
+        with path.open("rb") as file:
+            known = _opened(path, file.read(_HEAD))
+        if known:
+            return Detected(known[0], path, known[1])
+    row = by_name(path.name)
+    return Detected(row, path, row.phrase) if row else None
+
+
+def _opened(path: Path, head: bytes) -> tuple[ModelFormat, str] | None:
+    """Return the format by the first bytes of a file, and what it is; None if they are of none."""
+    if head.startswith(b"PK"):
+        return _archive(path)
+    if head.startswith(_TORCH_LEGACY):
+        return NAMED["pytorch"], NAMED["pytorch"].phrase
+    if head.startswith(b"tree\n") and b"version=" in head[:64]:
+        return NAMED["lightgbm"], "LightGBM model (text)"
+    if re.match(rb'\s*\{\s*"(learner|version)"', head) and b'"learner"' in head:
+        return NAMED["xgboost"], "XGBoost model (JSON)"
+    if head.startswith(b"{L\0\0\0") and b"learner" in head[:64]:
+        return NAMED["xgboost"], "XGBoost model (UBJSON)"
+    if head.startswith(b"\x80") and path.suffix.lower() in {".pkl", ".pickle", ".joblib"}:
+        found = sorted((at, what) for sign, what in _PICKLED.items() if (at := head.find(sign)) >= 0)
+        kind = "joblib pickle" if path.suffix.lower() == ".joblib" else "pickle"
+        return NAMED["sklearn"], f"{found[0][1] if found else 'Python object'} ({kind})"
+    return None
+
+
+def _archive(path: Path) -> tuple[ModelFormat, str] | None:
+    """Return the format of a zip archive of torch: TorchScript has code, torch.save data alone."""
+    import zipfile
+
+    try:
+        names = zipfile.ZipFile(path).namelist()
+    except (OSError, zipfile.BadZipFile):
+        return None
+    if any(name.endswith("/models/model.json") or name == "serialized_exported_program.json" for name in names):
+        row = NAMED["torch-export"]
+    elif any(name.endswith("/constants.pkl") for name in names):
+        row = NAMED["torchscript"]
+    elif any(name.endswith("/data.pkl") for name in names):
+        row = NAMED["pytorch"]
+    else:
+        return None
+    return row, row.phrase
+
+
+def huggingface_phrase(folder: Path) -> str:
+    """Return what a folder in Hugging Face's layout is; empty for any other, or one with its own model.py or ONNX."""
+    if (folder / "model.py").exists() or (folder / "model.onnx").exists():
+        return ""
+    if (folder / "modules.json").is_file() and (folder / "config_sentence_transformers.json").is_file():
+        return "sentence-transformers model (Hugging Face)"
+    if (folder / "model_index.json").is_file():
+        return "diffusers pipeline (Hugging Face)"
+    config = huggingface_config(folder)
+    if not config.get("model_type") and not config.get("architectures"):
+        return ""
+    return f"{next(iter(config.get('architectures') or ()), config.get('model_type'))} (Hugging Face)"
+
+
+def huggingface_config(folder: Path) -> Mapping[str, Any]:
+    """Return the config.json of a folder; empty if it has none that can be read."""
+    return _json(folder / "config.json")
+
+
+def read_settings(folder: Path) -> Mapping[str, Any]:
+    """Return MLServer's model-settings.json of a folder; empty if it has none that can be read."""
+    return _json(folder / SETTINGS_FILE)
+
+
+def mlserver_format(settings: Mapping[str, Any]) -> ModelFormat | None:
+    """Return the format of an MLServer runtime; None for one that is not known, such as a class of one's own."""
+    return NAMED.get(_MLSERVER.get(str(settings.get("implementation", "")).partition(".")[0], ""))
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    import json
+
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,153 @@
+"""Which format a file or folder has, and the names that formats go by."""
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pilotlight.wire.model_formats import FORMATS, by_name, detect, find_format, only_model
+
+UBJSON = b"{L\0\0\0\0\0\0\0\x07learner{L\0\0\0\0\0\0\0\nattributes{}"
+LIGHTGBM = b"tree\nversion=v4\nnum_class=3\n"
+XGBOOST = b'{"learner":{"attributes":{}},"version":[3,2,0]}'
+
+
+def put(folder: Path, **files: bytes) -> Path:
+    """Write files; two underscores stand for a dot, three for a slash."""
+    for name, content in files.items():
+        path = folder / name.replace("___", "/").replace("__", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def archive(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(name, "")
+    return path
+
+
+def detected(path: Path) -> str | None:
+    found = detect(path)
+    return found.format.name if found else None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("iris.onnx", "onnx"), ("m.joblib", "sklearn"), ("M.PKL", "sklearn"), ("m.skops", "sklearn"), ("m.bst", "xgboost"),
+     ("m.ubj", "xgboost"), ("m.cbm", "catboost"), ("m.pmml", "pmml"), ("m.gguf", "gguf"), ("m.pt2", "torch-export"),
+     ("m.savedmodel", "tensorflow"), ("m.py", "python"), ("m.mar", "pytorch"), ("m.json", None), ("m.txt", None),
+     ("m", None)],
+)  # fmt: skip
+def test_a_suffix_names_the_format_of_a_file_that_cannot_be_opened(name: str, expected: str | None) -> None:
+    row = by_name(name)
+    assert (row.name if row else None) == expected
+    assert detected(Path("/nowhere") / name) == expected
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("torch", "pytorch"), ("PyTorch", "pytorch"), ("scikit-learn", "sklearn"), ("transformers", "huggingface"),
+     ("text", "huggingface"), ("xgb", "xgboost"), ("llama.cpp", "gguf"), ("onnx", "onnx"),
+     ("savedmodel", "tensorflow")],
+)  # fmt: skip
+def test_a_format_is_known_by_its_aliases(alias: str, name: str) -> None:
+    row = find_format(alias)
+    assert row is not None
+    assert row.name == name
+    assert find_format("no-such-format") is None
+
+
+def test_no_alias_and_no_suffix_belongs_to_two_formats() -> None:
+    names = [name for row in FORMATS for name in row.aliases] + list({row.name for row in FORMATS})
+    suffixes = [suffix for row in FORMATS for suffix in row.suffixes]
+    assert len(names) == len(set(names))
+    assert len(suffixes) == len(set(suffixes))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected", "phrase"),
+    [
+        ("model.json", XGBOOST, "xgboost", "XGBoost model (JSON)"),
+        ("model.bst", UBJSON, "xgboost", "XGBoost model (UBJSON)"),
+        ("model.bst", LIGHTGBM, "lightgbm", "LightGBM model (text)"),
+        ("model.txt", LIGHTGBM, "lightgbm", "LightGBM model (text)"),
+        ("model.pt", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "pytorch", "PyTorch weights (torch.save)"),
+        ("m.pkl", b"\x80\x04\x8c\x10sklearn.pipeline\x94", "sklearn", "scikit-learn estimator (pickle)"),
+        ("m.joblib", b"\x80\x04\x8c\x0fxgboost.sklearn\x94", "sklearn", "XGBoost estimator (joblib pickle)"),
+        ("m.joblib", b"x^}S\xdf", "sklearn", "scikit-learn estimator"),  # compressed
+        ("m.pkl", pickle.dumps({"a": 1}), "sklearn", "Python object (pickle)"),
+    ],
+)
+def test_a_file_is_opened_where_its_name_does_not_tell(
+    tmp_path: Path, name: str, content: bytes, expected: str, phrase: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    found = detect(tmp_path / name)
+    assert found is not None
+    assert (found.format.name, found.phrase) == (expected, phrase)
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [(("m/data.pkl", "m/constants.pkl", "m/code/x.py"), "torchscript"), (("m/data.pkl", "m/data/0"), "pytorch"),
+     (("m/models/model.json",), "torch-export"), (("readme",), "torchscript")],
+)  # fmt: skip
+def test_a_pt_file_is_what_its_archive_holds(tmp_path: Path, inside: tuple[str, ...], expected: str) -> None:
+    assert detected(archive(tmp_path / "m.pt", *inside)) == expected
+
+
+def test_other_text_and_json_is_no_model(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        requirements__txt=b"numpy\n",
+        metrics__json=b'{"learner": 1',
+        tokenizer__model=b"\x0a\x0b",
+        empty__json=b"",
+    )
+    (tmp_path / "metrics.json").write_bytes(b'{"loss": 1}')
+    assert [path.name for path in tmp_path.iterdir() if detected(path)] == []
+    assert detect(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"config__pbtxt": b"", "1___model__onnx": b""}, "triton"),
+        ({"MLmodel": b"", "model__pkl": b"\x80"}, "mlflow"),
+        ({"saved_model__pb": b""}, "tensorflow"),
+        ({"config__json": b'{"model_type": "bert"}', "model__safetensors": b""}, "huggingface"),
+        ({"config__json": b'{"lr": 1}', "model__onnx": b""}, "onnx"),
+        ({"config__json": b'{"model_type": "bert"}', "model__onnx": b""}, "onnx"),
+        ({"model__py": b"", "model__safetensors": b""}, "safetensors"),
+        ({"model__py": b"", "model__joblib": b""}, "python"),
+        ({"iris__joblib": b"", "requirements__txt": b"x"}, "sklearn"),
+        ({"iris__onnx": b"", "scaler__pkl": b"", "util__py": b""}, "onnx"),
+        ({"a__safetensors": b"", "b__safetensors": b""}, "safetensors"),
+        ({"1___model__onnx": b"", "2___model__bst": UBJSON}, "xgboost"),
+        ({"a__onnx": b"", "b__cbm": b""}, None),
+        ({"readme__md": b""}, None),
+    ],
+)
+def test_a_folder_is_known_by_its_signs_then_by_its_files(
+    tmp_path: Path, files: dict[str, bytes], expected: str | None
+) -> None:
+    assert detected(put(tmp_path, **files)) == expected
+
+
+def test_settings_of_mlserver_name_the_format(tmp_path: Path) -> None:
+    settings = {"name": "m", "implementation": "mlserver_lightgbm.LightGBMModel", "parameters": {"uri": "./x.bst"}}
+    put(tmp_path, **{"model-settings__json": json.dumps(settings).encode()})
+    assert detected(tmp_path) == "lightgbm"
+
+
+def test_several_models_of_one_format_leave_the_choice_open(tmp_path: Path) -> None:
+    put(tmp_path, a__onnx=b"", b__onnx=b"")
+    assert only_model(tmp_path) is None
+    assert detect(tmp_path) is not None
+    chosen = only_model(put(tmp_path, model__onnx=b""))
+    assert chosen is not None
+    assert chosen.file.name == "model.onnx"

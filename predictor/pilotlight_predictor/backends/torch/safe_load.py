@@ -1,10 +1,8 @@
-"""Files of torch.save and torch.export.save: the only place that reads pickles. Used by modules.py.
+"""Files of torch.save and torch.export.save: the only place of this backend that reads pickles. Used by modules.py.
 
-A pickle can run any code when it is read. `weights_only` reads nothing but tensors; anything else is refused unless its
-file name and SHA-256 are in `trusted_pickles` (`--trust-pickle FILE=SHA256`).
+`weights_only` reads nothing but tensors; anything else is refused unless it is pinned (trusted_pickles.py).
 """
 
-import hashlib
 import io
 import json
 import pickle
@@ -16,6 +14,7 @@ from typing import IO, Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch.forward_signature import Argument
+from pilotlight_predictor.backends.trusted_pickles import open_trusted, refusal
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 
@@ -24,6 +23,8 @@ _SCALAR_TYPES: Final = {
     1: "UINT8", 2: "INT8", 3: "INT16", 4: "INT32", 5: "INT64", 6: "FP16", 7: "FP32", 8: "FP64", 12: "BOOL", 13: "BF16",
     28: "UINT16", 34: "UINT32", 35: "UINT64",
 }  # fmt: skip
+_MORE: Final = "more than tensors"
+_INSTEAD: Final = "save the weights as safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +86,13 @@ def load(spec: LoadSpec) -> Any:
     import torch
 
     if spec.path.name in spec.trusted_pickles:
-        with spec.path.open("rb") as file:
-            _check_pinned(file, spec.path, spec.trusted_pickles)
-            # Read the open file that was hashed: the name may point to another one by now.
+        with open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD) as file:
             return torch.load(file, map_location=str(spec.device), weights_only=False)
     mmap = zipfile.is_zipfile(spec.path)
     try:
         return torch.load(spec.path, map_location=str(spec.device), weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
-        raise _refusal(spec.path, "more than tensors") from error
+        raise refusal(spec.path, _MORE, _INSTEAD) from error
     except (RuntimeError, EOFError, KeyError) as error:
         raise LoadFailed(f"{spec.path.name} is damaged or no file of torch.save: {error}") from error
 
@@ -102,24 +101,28 @@ def load_exported(spec: LoadSpec) -> Any:
     """Read an exported program, after checking all its parts: torch.export.load falls back to plain pickle."""
     import torch
 
-    with spec.path.open("rb") as file:
-        # As above: check and read the same open file.
-        _check_exported(file, spec)
-        file.seek(0)
+    with _open_exported(spec) as file:
         try:
             return torch.export.load(file)
         except Exception as error:  # of many types
             raise LoadFailed(f"{spec.path.name} is no exported program that this torch can read: {error}") from error
 
 
-def _check_exported(file: IO[bytes], spec: LoadSpec) -> None:
+def _open_exported(spec: LoadSpec) -> IO[bytes]:
+    """Open the file that was checked: the name may point to another one by now."""
     if spec.path.name in spec.trusted_pickles:
-        _check_pinned(file, spec.path, spec.trusted_pickles)
-        return
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            if _needs_pickle(archive, name):
-                raise _refusal(spec.path, f"a pickle ({name})")
+        return open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD)
+    file = spec.path.open("rb")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                if _needs_pickle(archive, name):
+                    raise refusal(spec.path, f"a pickle ({name})", _INSTEAD)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _needs_pickle(archive: zipfile.ZipFile, name: str) -> bool:
@@ -139,22 +142,3 @@ def _tensors_only(content: bytes) -> bool:
     except Exception:
         return not content
     return True
-
-
-def _check_pinned(file: IO[bytes], path: Path, trusted: Mapping[str, str]) -> None:
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-    file.seek(0)
-    pinned = trusted[path.name].lower()
-    if digest != pinned:
-        raise LoadFailed(
-            f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: this is not the file vouched for"
-        )
-
-
-def _refusal(path: Path, what: str) -> LoadFailed:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return LoadFailed(
-        f"{path.name} holds {what}, which can run any code when it is read: save the weights as safetensors, or, if "
-        f"you trust its author, set --trust-pickle {path.name}={digest}"
-    )

@@ -1,0 +1,44 @@
+"""Pickles, which can run any code when they are read: opened only if pinned by `--trust-pickle FILE=SHA256`.
+
+Shared by the backends whose files are, or may be, pickles.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from pilotlight_predictor.errors import LoadFailed
+
+
+def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str) -> IO[bytes]:
+    """Open a pinned file. Raise LoadFailed unless `trusted` has its name and SHA-256.
+
+    Read the file that is returned: the name may point to another one by now. `what` the file holds and what to do
+    `instead` are parts of the message.
+    """
+    if path.name not in trusted:
+        raise refusal(path, what, instead)
+    file = path.open("rb")
+    digest, pinned = _digest(file), trusted[path.name].lower()
+    if digest == pinned:
+        file.seek(0)
+        return file
+    file.close()
+    raise LoadFailed(
+        f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: this is not the file vouched for"
+    )
+
+
+def refusal(path: Path, what: str, instead: str) -> LoadFailed:
+    """Return the error for a file that is not pinned, with the option that would pin it."""
+    with path.open("rb") as file:
+        digest = _digest(file)
+    return LoadFailed(
+        f"{path.name} holds {what}, which can run any code when it is read: {instead}, or, if you trust its author, "
+        f"set --trust-pickle {path.name}={digest}"
+    )
+
+
+def _digest(file: IO[bytes]) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

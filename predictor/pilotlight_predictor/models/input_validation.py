@@ -23,7 +23,11 @@ class BatchInfo(NamedTuple):
 
 
 class InputValidator:
-    """Declared inputs and outputs of a model, prepared for cheap checks."""
+    """Declared inputs and outputs of a model, prepared for cheap checks.
+
+    Of a model with open inputs only the rows and the requested outputs are checked: it reads other names, datatypes and
+    shapes than those it declares, and refuses what it cannot read itself.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         self._model = config.name
@@ -34,11 +38,12 @@ class InputValidator:
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
         self.reshapes = any(tensor.reshape is not None for tensor in config.inputs)
         # With every dimension fixed and no input optional, all valid requests have the same signature.
+        self._open = config.open_inputs
         self._uniform = all(-1 not in t.dims and not t.optional for t in config.inputs)
 
     def check(self, request: InferRequest) -> BatchInfo:
         """Validate a request; reshape its inputs if configured. Raises BadRequest with the invalid field."""
-        if self._inputs and request.inputs.keys() != self._names:
+        if self._inputs and not self._open and request.inputs.keys() != self._names:
             self._check_names(request)
         if request.batch_first and self._max_rows:
             request.inputs = {n: Tensor(t.datatype, t.array[None]) for n, t in request.inputs.items()}
@@ -51,6 +56,9 @@ class InputValidator:
                 )
         if self.reshapes:
             self._reshape(request, rows)
+        if self._open:
+            kinds = tuple((name, datatype, array.shape[1:]) for name, (datatype, array) in request.inputs.items())
+            return BatchInfo(rows, (kinds, tuple(output.name for output in request.outputs)))
         if self._uniform or not self._max_rows:
             return BatchInfo(rows, None)
         return BatchInfo(rows, signature_of({name: tensor.array.shape for name, tensor in request.inputs.items()}))
@@ -74,7 +82,7 @@ class InputValidator:
         for name, (datatype, array) in request.inputs.items():
             declared = self._inputs.get(name)
             shape = array.shape
-            if declared is not None:
+            if declared is not None and not self._open:
                 self._check_declared(declared, datatype, shape)
             if self._max_rows and not rows:
                 rows = self._rows(name, shape)
@@ -85,9 +93,9 @@ class InputValidator:
     def check_input(self, name: str, datatype: str, shape: Shape) -> None:
         """Raise BadRequest for an input that `check` would reject, before its elements are read."""
         declared = self._inputs.get(name)
-        if declared is not None:
+        if declared is not None and not self._open:
             self._check_declared(declared, datatype, shape)
-        elif self._inputs:
+        elif self._inputs and not self._open:
             raise self._unexpected(name)
         if self._max_rows:
             self._rows(name, shape)

@@ -39,6 +39,11 @@ class ModelFileInfo(Struct, frozen=True):
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
     batchable: bool = False  # every input and output has a leading dimension of -1
+    open_inputs: bool = False  # the model takes other forms of its inputs too
+
+
+# Rows of a request to a model of tables, whose clients send whole tables; an image or a text is large by itself.
+TABLE_ROWS: Final = 4096
 
 
 class BatchDefaults(Struct, frozen=True):
@@ -50,7 +55,7 @@ class BatchDefaults(Struct, frozen=True):
 
 def complete(config: ModelConfig | None, name: str, info: ModelFileInfo, defaults: BatchDefaults) -> ModelConfig:
     """Return the configuration to serve. Raise LoadFailed where file and configuration disagree."""
-    merged = config or ModelConfig(name="", raw=raw_config({}))
+    merged = replace(config or ModelConfig(name="", raw=raw_config({})), open_inputs=info.open_inputs)
     info = _without_server_tensors(info, merged)
     merged = _with_identity(merged, name, info)
     if not info.inputs and not info.outputs:
@@ -117,7 +122,8 @@ def _with_batching(config: ModelConfig, info: ModelFileInfo, defaults: BatchDefa
     decided = "max_batch_size" in config.explicit_fields or bool(config.inputs or config.outputs)
     if not decided and info.batchable:
         preferred = config.dynamic_batching.preferred_batch_size if config.dynamic_batching else ()
-        size = max((defaults.max_batch_size, *preferred))
+        rows = TABLE_ROWS if info.open_inputs and defaults.max_batch_size > 1 else 0
+        size = max((defaults.max_batch_size, rows, *preferred))
         config = replace(config, max_batch_size=size if size > 1 else 0)
     largest = max(config.dynamic_batching.preferred_batch_size, default=0) if config.dynamic_batching else 0
     if largest > config.max_batch_size:

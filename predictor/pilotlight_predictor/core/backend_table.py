@@ -40,6 +40,15 @@ TABLE = (
     ),
     BackendEntry("pilotlight_predictor.backends.torch.aot.backend", ("aot",), ()),
     BackendEntry("pilotlight_predictor.backends.python.backend", ("python",), ("model.py",), numpy=True),
+    BackendEntry(
+        "pilotlight_predictor.backends.sklearn",
+        ("sklearn",),
+        ("model.joblib", "model.pkl", "model.pickle", "model.skops"),
+    ),
+    # Not `data`: their libraries do not claim to withstand files of strangers.
+    BackendEntry("pilotlight_predictor.backends.xgboost", ("xgboost",), ("model.bst", "model.json", "model.ubj")),
+    BackendEntry("pilotlight_predictor.backends.lightgbm", ("lightgbm",), ("model.txt", "model.bst")),
+    BackendEntry("pilotlight_predictor.backends.catboost", ("catboost",), ("model.cbm",)),
     BackendEntry("pilotlight_predictor.scheduling.ensemble", ("ensemble",), ()),
     BackendEntry("pilotlight_predictor.backends.text.backend", ("text", "transformers"), (), graphs=True, data=True),
     BackendEntry("pilotlight_predictor.backends.tensorflow", ("tensorflow_savedmodel",), ("model.savedmodel",)),
@@ -67,6 +76,8 @@ def backend_for_file(path: Path) -> BackendEntry | None:
     """The backend of a model file by its name; a file that is there is opened where its name does not tell."""
     if known := model_formats.detect_file(path):
         return find_backend(known.format.backend)
+    if path.suffix in {".json", ".txt"}:  # most of them are no models
+        return None
     return next((row for row in TABLE if any(path.suffix == Path(name).suffix for name in row.files)), None)
 
 

@@ -1,0 +1,90 @@
+"""LightGBM models in its text format. `predict` gives what the booster does: values, or probabilities of classes.
+
+Models run by the library's C API: the Python package imports pandas, SciPy and scikit-learn, which takes longer than
+all the rest of a cold start.
+"""
+
+import ctypes
+from typing import Any, Final
+
+import numpy as np
+
+from pilotlight_predictor.backends.base import LoadSpec, first_line
+from pilotlight_predictor.backends.tabular import Features, TableInstance, numbers, open_library, probe, thread_count
+from pilotlight_predictor.core.tensors import Array
+from pilotlight_predictor.errors import LoadFailed
+
+_NAME_LENGTH: Final = 1024
+_SILENT: Final = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(
+    lambda line: None
+)  # for its log on stdout; failures are raised
+
+
+class Booster:
+    """A booster of lib_lightgbm. Threads may share it. Errors of the library are ValueErrors."""
+
+    def __init__(self, library: Any, path: str, threads: int) -> None:
+        self._library, self._handle, self._rules = library, ctypes.c_void_p(), f"num_threads={threads}".encode()
+        library.LGBM_GetLastError.restype = ctypes.c_char_p
+        count = ctypes.c_int()
+        self._call("LGBM_BoosterCreateFromModelfile", path.encode(), ctypes.byref(count), ctypes.byref(self._handle))
+        self._call("LGBM_BoosterGetNumFeature", self._handle, ctypes.byref(count))
+        self.width = count.value
+        self._call("LGBM_BoosterGetNumClasses", self._handle, ctypes.byref(count))
+        self._classes = count.value
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if getattr(self._library, name)(*arguments):
+            raise ValueError(self._library.LGBM_GetLastError().decode(errors="replace"))
+
+    @property
+    def names(self) -> list[str]:
+        buffers = [ctypes.create_string_buffer(_NAME_LENGTH) for _ in range(self.width)]
+        pointers = (ctypes.c_char_p * self.width)(*map(ctypes.addressof, buffers))
+        count, longest = ctypes.c_int(), ctypes.c_size_t()
+        self._call(
+            "LGBM_BoosterGetFeatureNames", self._handle, self.width, ctypes.byref(count), ctypes.c_size_t(_NAME_LENGTH),
+            ctypes.byref(longest), pointers,
+        )  # fmt: skip
+        return [buffer.value.decode() for buffer in buffers]
+
+    def predict(self, table: Array) -> Array:
+        table = numbers(table)
+        rows, width = table.shape
+        result, length = np.empty(rows * self._classes), ctypes.c_int64()
+        source, target = (ctypes.c_void_p(array.ctypes.data) for array in (table, result))
+        kind = (int(table.itemsize == 8), ctypes.c_int32(rows), ctypes.c_int32(width), 1)
+        self._call(
+            "LGBM_BoosterPredictForMat",
+            self._handle,
+            source,
+            *kind,
+            0,
+            0,
+            -1,
+            self._rules,
+            ctypes.byref(length),
+            target,
+        )
+        return result.reshape(rows, self._classes) if self._classes > 1 else result
+
+
+def prepare() -> None:
+    """Open lib_lightgbm, during a download."""
+    _open(1)
+
+
+def load(spec: LoadSpec) -> TableInstance:
+    library = _open(thread_count(spec))
+    try:
+        booster = Booster(library, str(spec.path), thread_count(spec))
+    except ValueError as error:
+        raise LoadFailed(f"{spec.path.name} is no LightGBM model: {first_line(error)}") from None
+    features, methods = Features(spec.config.name, booster.width, booster.names), {"predict": booster.predict}
+    return TableInstance(features, methods, probe(features, methods, {}))
+
+
+def _open(threads: int) -> Any:
+    library = open_library("lightgbm", "lib_lightgbm.so", "LightGBM", threads)
+    library.LGBM_RegisterLogCallback(_SILENT)
+    return library

@@ -1,0 +1,180 @@
+"""scikit-learn estimators and pipelines: pickles of joblib or pickle, which must be pinned, and files of skops.
+
+Estimators of other libraries with scikit-learn's interface (XGBClassifier, LGBMRegressor …) are served as well.
+"""
+
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+from pilotlight_predictor.backends.base import LoadSpec, first_line
+from pilotlight_predictor.backends.tabular import (
+    Features,
+    Methods,
+    TableInstance,
+    Texts,
+    openmp_threads,
+    probe,
+    thread_count,
+)
+from pilotlight_predictor.backends.trusted_pickles import open_trusted
+from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.observability.logs import log
+
+METHODS: Final = ("predict", "predict_proba", "transform")
+LIBRARIES: Final = frozenset({"sklearn", "xgboost", "lightgbm", "catboost"})  # no code of users
+
+
+def prepare() -> None:
+    """Import scikit-learn, during a download."""
+    _import(1)
+
+
+def load(spec: LoadSpec) -> TableInstance:
+    sklearn = _import(thread_count(spec))
+    with warnings.catch_warnings(record=True) as skew:
+        warnings.simplefilter("always", sklearn.exceptions.InconsistentVersionWarning)
+        estimator = read_estimator(spec)
+    _log_version_skew(spec, [w.message for w in skew])
+    parts = list(_parts(estimator))
+    for part in parts:
+        if hasattr(part, "n_jobs"):
+            part.n_jobs = thread_count(spec)
+    # A matrix is what the estimator saw as well, under names; each warning would cost more than the prediction.
+    warnings.filterwarnings("ignore", "X does not have valid feature names")
+    features, methods = _features(spec.config.name, estimator, parts), _methods(estimator)
+    if not methods:
+        raise LoadFailed(f"{spec.path.name} holds a {type(estimator).__name__}, which has none of {', '.join(METHODS)}")
+    quick = all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
+    return TableInstance(features, methods, probe(features, methods, _outputs(estimator)), quick=quick)
+
+
+def _import(threads: int) -> Any:
+    try:
+        with openmp_threads(threads):
+            import sklearn
+            import sklearn.exceptions
+    except ImportError as error:
+        raise LoadFailed(
+            f"scikit-learn models need the sklearn extra: pip install 'pilotlight[sklearn]' ({error})"
+        ) from None
+    return sklearn
+
+
+def read_estimator(spec: LoadSpec) -> Any:
+    """Read a file of joblib, pickle or skops. Raise LoadFailed if it is not trusted or cannot be read."""
+    name = spec.path.name
+    try:
+        if spec.path.suffix == ".skops":
+            return _read_skops(spec)
+        import joblib
+
+        with open_trusted(spec.path, spec.trusted_pickles, "a pickle", "save it by skops.io.dump") as file:
+            return joblib.load(file)
+    except LoadFailed:
+        raise
+    except ModuleNotFoundError as error:
+        raise LoadFailed(
+            f"{name} needs the package {error.name}, which is not installed: add it to the environment of the server"
+        ) from error
+    except AttributeError as error:
+        raise LoadFailed(
+            f"{name} refers to code that is not here ({first_line(error)}): define the class in a package that is"
+            " installed here too, or serve it by a model.py (docs/backends.md#python)"
+        ) from error
+    except Exception as error:  # of many types
+        raise LoadFailed(f"{name} is damaged or no estimator that can be read: {first_line(error)}") from error
+
+
+def _read_skops(spec: LoadSpec) -> Any:
+    try:
+        from skops import io
+    except ImportError:
+        raise LoadFailed("files of skops need the sklearn extra: pip install 'pilotlight[sklearn]'") from None
+    untrusted = io.get_untrusted_types(file=spec.path)
+    if untrusted:
+        open_trusted(
+            spec.path, spec.trusted_pickles, f"types that skops does not trust ({', '.join(untrusted)})",
+            "use types of scikit-learn alone",
+        ).close()  # fmt: skip
+    return io.load(spec.path, trusted=untrusted)
+
+
+def _log_version_skew(spec: LoadSpec, skew: list[Any]) -> None:
+    """Log one line for all estimators of a file that another version of scikit-learn saved."""
+    versions = {w.original_sklearn_version: w.current_sklearn_version for w in skew if hasattr(w, "estimator_name")}
+    for saved, current in versions.items():
+        message = (
+            f"{spec.path.name} was saved by scikit-learn {saved} and is read by {current}: it may predict otherwise or"
+            f" fail; save it again, or install scikit-learn=={saved}"
+        )
+        log("model.version_skew", message, level="WARNING", model=spec.config.name)
+
+
+def _parts(estimator: Any) -> Iterator[Any]:
+    """Yield an estimator and all within it: steps of pipelines, columns' transformers, wrapped and fitted ones."""
+    pending, seen = [estimator], set()
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, (list, tuple)):
+            pending += part
+        elif isinstance(part, dict):
+            pending += part.values()
+        elif hasattr(part, "get_params"):
+            yield part
+            pending += [
+                value for value in vars(part).values() if hasattr(value, "get_params") or type(value) in {list, tuple}
+            ]
+
+
+def _features(model: str, estimator: Any, parts: list[Any]) -> Features:
+    first = estimator
+    while hasattr(first, "steps"):
+        first = first.steps[0][1]
+    if type(first).__name__.endswith("Vectorizer") and not hasattr(first, "sort"):
+        return Texts(model, 1)
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    width = int(getattr(estimator, "n_features_in_", None) or len(names) or -1)
+    choosers = [part for part in parts if hasattr(part, "transformers_")]
+    texts = {str(name) for part in choosers for name in _text_columns(part)}
+    return Features(model, width, names, texts & set(names), framed=bool(names and choosers))
+
+
+def _text_columns(chooser: Any) -> Iterator[Any]:
+    """Yield the columns of a ColumnTransformer whose fitted categories or vocabulary are strings."""
+    for _, transformer, columns in chooser.transformers_:
+        listed = [columns] if isinstance(columns, str) else list(columns)
+        for part in _parts(transformer):
+            if hasattr(part, "vocabulary_"):
+                yield from listed
+            for column, values in zip(listed, getattr(part, "categories_", ()), strict=False):
+                if values.dtype.kind in "OUS":
+                    yield column
+
+
+def _methods(estimator: Any) -> Methods:
+    names = [name for name in METHODS if hasattr(estimator, name)]
+    return {name: partial(_dense, getattr(estimator, name)) for name in names}
+
+
+def _dense(method: Any, table: Any) -> Array:
+    result = method(table)
+    if hasattr(result, "toarray"):
+        result = result.toarray()
+    return result.to_numpy() if hasattr(result, "to_numpy") else result  # type: ignore[no-any-return]
+
+
+def _outputs(estimator: Any) -> dict[str, TensorSpec]:
+    """Return the outputs of a classifier, as far as its classes tell."""
+    classes = getattr(estimator, "classes_", None)
+    if classes is None or not hasattr(classes, "dtype"):
+        return {}
+    return {
+        "predict": TensorSpec("predict", datatype_of(classes), (-1,)),
+        "predict_proba": TensorSpec("predict_proba", "FP64", (-1, len(classes))),
+    }

@@ -1,0 +1,332 @@
+"""Models of tables, saved by their own frameworks: scikit-learn, XGBoost, LightGBM, CatBoost."""
+
+import hashlib
+import logging
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pilotlight_predictor.backends import catboost, lightgbm, sklearn, xgboost
+from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.core.requests import InferRequest, RequestedOutput
+from pilotlight_predictor.core.tensors import tensor
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.repository.model_config import ModelConfig
+
+ROW = np.array([[5.1, 3.5, 1.4, 0.2]])
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    from sklearn.datasets import load_iris
+
+    table = load_iris(as_frame=True)
+    return SimpleNamespace(x=table.data.to_numpy(), y=table.target.to_numpy(), frame=table.data)
+
+
+@pytest.fixture(scope="module")
+def estimator(data: Any) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(max_iter=300).fit(data.x, data.y)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Any:
+    """A pipeline of a ColumnTransformer, with a column of strings."""
+    import pandas as pd
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    frame = pd.DataFrame({"age": [20.0, 30, 40, 50], "city": ["Bern", "Rome", "Bern", "Rome"]})
+    columns = [("n", StandardScaler(), ["age"]), ("c", OneHotEncoder(), ["city"])]
+    steps = [("columns", ColumnTransformer(columns)), ("model", LogisticRegression())]
+    return Pipeline(steps).fit(frame, ["no", "yes", "no", "yes"])
+
+
+def pinned(path: Path, **fields: Any) -> LoadSpec:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return LoadSpec(ModelConfig("m"), 1, path, path.parent, trusted_pickles={path.name: digest}, **fields)
+
+
+def dumped(path: Path, model: Any) -> LoadSpec:
+    import joblib
+
+    joblib.dump(model, path)
+    return pinned(path)
+
+
+def request(*outputs: str, **inputs: Any) -> InferRequest:
+    tensors = {name: tensor(np.asarray(value)) for name, value in inputs.items()}
+    return InferRequest("m", tensors, outputs=tuple(RequestedOutput(name) for name in outputs))
+
+
+def answer(instance: Any, *outputs: str, **inputs: Any) -> dict[str, Any]:
+    (reply,) = instance.execute([request(*outputs, **inputs)])
+    return {name: value.array.tolist() for name, value in reply.items()}
+
+
+def specs(instance: Any) -> tuple[list[Any], list[Any]]:
+    return [tuple(s)[:3] for s in instance.inputs], [tuple(s)[:3] for s in instance.outputs]
+
+
+def test_a_classifier_declares_features_classes_and_probabilities(tmp_path: Path, estimator: Any) -> None:
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", estimator))
+    assert specs(instance) == (
+        [("input-0", "FP64", (-1, 4))],
+        [("predict", "INT64", (-1,)), ("predict_proba", "FP64", (-1, 3))],
+    )
+    assert instance.quick
+
+
+def test_predict_is_the_default_and_other_methods_are_requested_by_name(tmp_path: Path, estimator: Any) -> None:
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", estimator))
+    assert answer(instance, x=ROW) == {"predict": [0]}
+    both = answer(instance, "predict_proba", "predict", x=ROW)
+    assert list(both) == ["predict_proba", "predict"]
+    assert np.allclose(both["predict_proba"], estimator.predict_proba(ROW))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8])
+def test_a_matrix_may_have_any_name_and_number_type(tmp_path: Path, estimator: Any, dtype: Any) -> None:
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", estimator))
+    expected = estimator.predict(ROW.astype(dtype)).tolist()
+    assert answer(instance, anything=ROW.astype(dtype)) == {"predict": expected}
+
+
+def test_requests_of_a_batch_are_predicted_together(tmp_path: Path, estimator: Any, data: Any) -> None:
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", estimator))
+    answers = instance.execute([request(x=data.x[:2]), request(x=data.x[50:51]), request(x=data.x[100:103])])
+    assert [a["predict"].array.tolist() for a in answers] == [
+        estimator.predict(data.x[rows]).tolist() for rows in (slice(0, 2), slice(50, 51), slice(100, 103))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"x": [[1.0, 2.0]]}, r"model 'm': input 'x' has shape \[1, 2\], expected \[-1, 4\]"),
+        ({"x": [1.0, 2.0, 3.0, 4.0]}, r"input 'x' has shape \[4\], expected \[-1, 4\]"),
+        ({"x": [["a", "b", "c", "d"]]}, "input 'x' is BYTES, expected numbers"),
+        ({"x": [[np.nan, 1, 1, 1]]}, "the model refuses the input: Input X contains NaN"),
+        ({"a": [1.0], "b": [2.0]}, r"takes one tensor of shape \[-1, 4\], got a, b"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_the_clients_mistake(
+    tmp_path: Path, estimator: Any, inputs: dict[str, Any], message: str
+) -> None:
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", estimator))
+    with pytest.raises(BadRequest, match=message):
+        answer(instance, **inputs)
+
+
+def test_columns_by_name_become_the_matrix_in_the_order_of_the_training(tmp_path: Path, data: Any) -> None:
+    from sklearn.tree import DecisionTreeClassifier
+
+    model = DecisionTreeClassifier(random_state=0).fit(data.frame, data.y)
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", model))
+    columns = {name: data.frame[name].to_numpy()[:3] for name in reversed(data.frame.columns)}
+    expected = model.predict(data.frame[:3]).tolist()
+    assert answer(instance, **columns) == {"predict": expected}
+    assert answer(instance, x=data.x[:3]) == {"predict": expected}
+    columns.pop("petal width (cm)")
+    with pytest.raises(BadRequest, match=r"column 'petal width \(cm\)' is missing; its columns are sepal length"):
+        answer(instance, **columns)
+
+
+def test_a_column_transformer_gets_a_data_frame_with_its_strings(tmp_path: Path, mixed: Any) -> None:
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", mixed))
+    assert specs(instance) == (
+        [("age", "FP64", (-1, 1)), ("city", "BYTES", (-1, 1))],
+        [("predict", "BYTES", (-1,)), ("predict_proba", "FP64", (-1, 2))],
+    )
+    assert answer(instance, city=[b"Rome", b"Bern"], age=[30, 20]) == {"predict": [b"yes", b"no"]}
+    assert answer(instance, city=[[b"Rome"]], age=[[30.0]]) == {"predict": [b"yes"]}
+    with pytest.raises(BadRequest, match="column 'city' is INT64, expected BYTES"):
+        answer(instance, city=[1], age=[2])
+    with pytest.raises(BadRequest, match="the model refuses the input: Found unknown categories"):
+        answer(instance, city=[b"Oslo"], age=[2])
+
+
+def test_a_pipeline_that_begins_with_a_vectorizer_takes_strings(tmp_path: Path) -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.naive_bayes import MultinomialNB
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(TfidfVectorizer(), MultinomialNB()).fit(["good film", "bad film"], ["up", "down"])
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", model))
+    assert specs(instance)[0] == [("input-0", "BYTES", (-1, 1))]
+    assert answer(instance, text=[b"a good one", b"bad"]) == {"predict": [b"up", b"down"]}
+
+
+def test_a_transformer_transforms(tmp_path: Path, data: Any) -> None:
+    from sklearn.preprocessing import OneHotEncoder
+
+    model = OneHotEncoder(handle_unknown="ignore").fit(data.y.reshape(-1, 1))
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", model))
+    assert answer(instance, x=[[1]]) == {"transform": [[0, 1, 0]]}
+
+
+def test_a_forest_runs_in_one_thread_unless_threads_are_set(tmp_path: Path, data: Any) -> None:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(RandomForestClassifier(5, n_jobs=-1, random_state=0)).fit(data.x, data.y)
+    spec = dumped(tmp_path / "model.joblib", model)
+    assert answer(sklearn.load(spec), "predict", "predict_proba", x=data.x[::7]) == {
+        "predict": model.predict(data.x[::7]).tolist(),
+        "predict_proba": model.predict_proba(data.x[::7]).tolist(),
+    }
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "model.pickle", "model.joblib"])
+def test_a_pickle_is_refused_with_the_line_that_pins_it(tmp_path: Path, estimator: Any, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(pickle.dumps(estimator))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(LoadFailed, match=f"set --trust-pickle {name}={digest}"):
+        sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+    assert answer(sklearn.load(pinned(path)), x=ROW) == {"predict": [0]}
+
+
+def test_skops_needs_no_trust_unless_it_has_other_types(tmp_path: Path, estimator: Any) -> None:
+    from skops import io
+
+    path = tmp_path / "model.skops"
+    io.dump(estimator, path)
+    assert answer(sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path)), x=ROW) == {"predict": [0]}
+    io.dump({"a": SimpleNamespace(b=1)}, path)
+    with pytest.raises(LoadFailed, match=r"does not trust \(types\.SimpleNamespace\).*--trust-pickle model\.skops="):
+        sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+
+
+def test_version_skew_is_one_line_of_the_log(tmp_path: Path, estimator: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(with_mean=False), StandardScaler()).fit(ROW)
+    path = tmp_path / "model.pkl"
+    import sklearn as library
+
+    path.write_bytes(pickle.dumps(model).replace(library.__version__.encode(), b"0.9.9"[: len(library.__version__)]))
+    with caplog.at_level(logging.WARNING):
+        sklearn.load(pinned(path))
+    lines = [r.getMessage() for r in caplog.records if "was saved by scikit-learn 0.9.9" in r.getMessage()]
+    assert len(lines) == 1
+    assert "install scikit-learn==0.9.9" in lines[0]
+
+
+class OwnTransformer:
+    """A class that the server does not have, once it is gone from this module."""
+
+
+def test_a_pickle_of_code_that_is_not_here_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.pkl"
+    path.write_bytes(pickle.dumps(OwnTransformer()))
+    monkeypatch.delattr(f"{__name__}.OwnTransformer")
+    with pytest.raises(LoadFailed, match=r"refers to code that is not here \(.*OwnTransformer"):
+        sklearn.load(pinned(path))
+    path.write_bytes(b"\x80\x04\x8c\x0eno_such_module\x8c\x01X\x93.")
+    with pytest.raises(LoadFailed, match="needs the package no_such_module, which is not installed"):
+        sklearn.load(pinned(path))
+    path.write_bytes(b"nothing")
+    with pytest.raises(LoadFailed, match=r"model\.pkl is damaged or no estimator"):
+        sklearn.load(pinned(path))
+
+
+@pytest.mark.parametrize("suffix", ["json", "ubj"])
+def test_xgboosts_classifier_gives_classes_and_probabilities(tmp_path: Path, data: Any, suffix: str) -> None:
+    from xgboost import XGBClassifier
+
+    model = XGBClassifier(n_estimators=3, max_depth=2).fit(data.x, data.y)
+    model.save_model(tmp_path / f"model.{suffix}")
+    file = (tmp_path / f"model.{suffix}").rename(tmp_path / "model.bst")  # as KServe's runtime calls both
+    instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, file, tmp_path))
+    assert specs(instance) == (
+        [("input-0", "FP32", (-1, 4))],
+        [("predict", "INT64", (-1,)), ("predict_proba", "FP32", (-1, 3))],
+    )
+    got = answer(instance, "predict", "predict_proba", x=data.x[::9])
+    assert got["predict"] == model.predict(data.x[::9]).tolist()
+    assert np.allclose(got["predict_proba"], model.predict_proba(data.x[::9]))
+
+
+def test_xgboosts_binary_classifier_has_two_probabilities(tmp_path: Path, data: Any) -> None:
+    from xgboost import XGBClassifier
+
+    model = XGBClassifier(n_estimators=3, max_depth=2).fit(data.frame, data.y == 2)
+    model.save_model(tmp_path / "model.ubj")
+    instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.ubj", tmp_path))
+    got = answer(instance, "predict", "predict_proba", **{name: data.frame[name][::9] for name in data.frame})
+    assert got["predict"] == model.predict(data.frame[::9]).tolist()
+    assert np.allclose(got["predict_proba"], model.predict_proba(data.frame[::9]))
+
+
+@pytest.mark.parametrize("booster", ["gbtree", "gblinear"])
+def test_a_booster_of_xgboost_gives_what_it_predicts(tmp_path: Path, data: Any, booster: str) -> None:
+    import xgboost as library
+
+    matrix = library.DMatrix(data.x, data.y)
+    model = library.train({"booster": booster, "objective": "reg:squarederror"}, matrix, 3)
+    model.save_model(tmp_path / "model.json")
+    instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.json", tmp_path))
+    assert specs(instance)[1] == [("predict", "FP32", (-1,))]
+    assert np.allclose(answer(instance, x=data.x)["predict"], model.predict(matrix), atol=1e-6)
+
+
+def test_lightgbm_predicts_by_matrix_and_by_column(tmp_path: Path, data: Any) -> None:
+    from lightgbm import LGBMClassifier
+
+    model = LGBMClassifier(n_estimators=3, verbose=-1).fit(data.frame, data.y)
+    model.booster_.save_model(tmp_path / "model.bst")
+    instance = lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.bst", tmp_path))
+    assert specs(instance) == ([("input-0", "FP64", (-1, 4))], [("predict", "FP64", (-1, 3))])
+    expected = model.booster_.predict(data.x[::9])
+    assert np.allclose(answer(instance, x=data.x[::9])["predict"], expected)
+    assert np.allclose(answer(instance, x=data.x[:1].astype(np.float32))["predict"], expected[:1], atol=1e-4)
+    names = {name.replace(" ", "_"): data.frame[name][::9] for name in data.frame}
+    assert np.allclose(answer(instance, **names)["predict"], expected)
+
+
+def test_catboost_takes_its_categories_as_strings(tmp_path: Path, data: Any) -> None:
+    import pandas as pd
+    from catboost import CatBoostClassifier
+
+    frame = pd.DataFrame({"n": [1.0, 2, 3, 4] * 4, "c": ["a", "b", "a", "b"] * 4})
+    model = CatBoostClassifier(iterations=3, verbose=0, allow_writing_files=False, cat_features=["c"])
+    model.fit(frame, ["x", "y", "x", "y"] * 4).save_model(str(tmp_path / "model.cbm"))
+    instance = catboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.cbm", tmp_path))
+    assert specs(instance)[0] == [("n", "FP32", (-1, 1)), ("c", "BYTES", (-1, 1))]
+    got = answer(instance, "predict", "predict_proba", n=[1.0, 2.0], c=[b"a", b"b"])
+    assert got["predict"] == [b"x", b"y"]
+    assert np.allclose(got["predict_proba"], model.predict_proba(frame[:2]))
+
+
+def test_catboosts_regressor_takes_a_matrix(tmp_path: Path, data: Any) -> None:
+    from catboost import CatBoostRegressor
+
+    model = CatBoostRegressor(iterations=3, verbose=0, allow_writing_files=False).fit(data.x, data.y)
+    model.save_model(str(tmp_path / "model.cbm"))
+    instance = catboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.cbm", tmp_path))
+    assert specs(instance) == ([("input-0", "FP32", (-1, 4))], [("predict", "FP64", (-1,))])
+    assert np.allclose(answer(instance, x=data.x)["predict"], model.predict(data.x))
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "message"),
+    [
+        (xgboost, "model.json", "is no XGBoost model"),
+        (lightgbm, "model.txt", "is no LightGBM model"),
+        (catboost, "model.cbm", "is no CatBoost model"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, backend: Any, name: str, message: str) -> None:
+    (tmp_path / name).write_bytes(b"nothing at all")
+    with pytest.raises(LoadFailed, match=message):
+        backend.load(LoadSpec(ModelConfig("m"), 1, tmp_path / name, tmp_path))

@@ -2,6 +2,7 @@
 
     <repository>/<model>/config.pbtxt       optional
     <repository>/<model>/<version>/…        a version is a number; the model file is chosen by `model_file`
+    <repository>/<model>/model-settings.json    of MLServer, beside its model file: one version
 
 Read-only: no model is opened here, and a broken model never hides its neighbours.
 """
@@ -13,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilotlight.wire.model_formats import only_model
+from pilotlight.wire.model_formats import SETTINGS_FILE, only_model, read_settings
 from pilotlight_predictor.core.backend_table import (
     TABLE,
     BackendEntry,
@@ -100,6 +101,10 @@ def _read_config(source: ModelSource) -> ModelConfig | None:
         return None
     from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 
+    if source.config_path.name == SETTINGS_FILE:
+        from pilotlight_predictor.repository.mlserver_settings import config_from_settings
+
+        return config_from_settings(read_settings(source.model_dir), source.config_path)
     try:
         text = source.config_path.read_text(encoding="utf-8")
     except OSError as error:
@@ -110,8 +115,13 @@ def _read_config(source: ModelSource) -> ModelConfig | None:
 
 
 def _source(directory: Path, name: str | None = None) -> ModelSource:
-    config = directory / CONFIG_FILE
-    return ModelSource(name or directory.name, directory, _versions(directory), config if config.is_file() else None)
+    config, versions = directory / CONFIG_FILE, _versions(directory)
+    if not versions and not config.is_file() and (settings := read_settings(directory)):
+        from pilotlight_predictor.repository.mlserver_settings import version_of
+
+        name = name or str(settings.get("name") or directory.name)
+        return ModelSource(name, directory, {version_of(settings): directory}, directory / SETTINGS_FILE, plain=True)
+    return ModelSource(name or directory.name, directory, versions, config if config.is_file() else None)
 
 
 def _check_name(source: ModelSource) -> ModelSource:
@@ -147,11 +157,15 @@ def _model_entries(directory: Path) -> list[str]:
 
 def is_repository(path: Path) -> bool:
     """Whether a path given for one model holds several, each in a directory of its own."""
-    if not path.is_dir() or (path / CONFIG_FILE).is_file() or backend_for_file(path) is not None:
+    if not path.is_dir() or _is_configured(path) or backend_for_file(path) is not None:
         return False
     if _versions(path) or _model_entries(path):
         return False
-    return any((entry / CONFIG_FILE).is_file() or _versions(entry) for entry in _directories(path))
+    return any(_is_configured(entry) or _versions(entry) for entry in _directories(path))
+
+
+def _is_configured(directory: Path) -> bool:
+    return (directory / CONFIG_FILE).is_file() or (directory / SETTINGS_FILE).is_file()
 
 
 def model_file(config: ModelConfig, version_dir: Path, capability: str | None = None) -> Path:

@@ -1,5 +1,6 @@
 """What lies on disk: repositories, plain paths, names, versions and the choice of the model file."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -260,3 +261,48 @@ def test_a_broken_link_is_named_as_such(tmp_path: Path) -> None:
 def test_a_policy_chooses_versions_newest_first(policy: VersionPolicy, chosen: tuple[int, ...]) -> None:
     assert choose_versions(policy, [3, 10, 0]) == chosen
     assert choose_versions(policy, []) == ()
+
+
+def settings(folder: Path, **fields: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model-settings.json").write_text(json.dumps(fields))
+    return folder
+
+
+def test_a_folder_of_mlserver_is_one_version_under_the_name_of_its_settings(tmp_path: Path) -> None:
+    runtime = "mlserver_sklearn.SKLearnModel"
+    put(settings(tmp_path / "a", name="iris", implementation=runtime, parameters={"uri": "./b.joblib"}), "b.joblib")
+    assert is_repository(tmp_path)
+    (source,) = scan(tmp_path)
+    assert (source.name, source.versions) == ("iris", {1: tmp_path / "a"})
+    config = check_source(source)
+    assert config is not None
+    assert (config.backend, model_file(config, tmp_path / "a")) == ("sklearn", tmp_path / "a/b.joblib")
+    assert plain_source(tmp_path / "a").name == "iris"
+    assert plain_source(tmp_path / "a", "other").name == "other"
+
+
+def test_settings_of_mlserver_without_a_uri_mean_the_usual_file(tmp_path: Path) -> None:
+    put(settings(tmp_path, name="m", implementation="mlserver_lightgbm.LightGBMModel"), "model.bst")
+    config = check_source(plain_source(tmp_path))
+    assert config is not None
+    assert model_file(config, tmp_path) == tmp_path / "model.bst"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"implementation": "mine.Runtime"}, r"implementation = 'mine\.Runtime', must be a runtime of MLServer"),
+        (
+            {"implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "s3://b/m"}},
+            "must be a path below",
+        ),
+        ({"implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "../m"}}, "must be a path below"),
+    ],
+)
+def test_settings_of_mlserver_that_cannot_be_served_name_the_field(
+    tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
+    put(settings(tmp_path, name="m", **fields), "model.joblib")
+    with pytest.raises(LoadFailed, match=message):
+        check_source(plain_source(tmp_path))

@@ -25,6 +25,9 @@ _TORCH_MODULES: Final = (
     "pilotlight_predictor.backends.torch.backend", "pilotlight_predictor.backends.torch.aot.package_lookup",
     "pilotlight_predictor.gpu.cublas_warmup", "pilotlight_predictor.gpu.parked_weights",
 )  # fmt: skip
+_SKLEARN_MODULES: Final = tuple(
+    f"sklearn.{name}" for name in ("compose", "ensemble", "linear_model", "pipeline", "preprocessing", "svm", "tree")
+)
 # Prefixes of variables read once, when the interpreter or a library starts; a fork cannot apply another value.
 _STARTUP_PREFIXES: Final = ("GLIBC_", "LD_", "MALLOC_", "PYTHON")
 _IGNORED_VARIABLES: Final = frozenset({"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"})
@@ -37,10 +40,11 @@ _IDENTITY_MODEL: Final = bytes.fromhex(
 
 
 class Family(NamedTuple):
-    """Modules in import order, and prefixes of the variables that its libraries read at import."""
+    """Modules in import order, prefixes of the variables that its libraries read at import, and values of some."""
 
     modules: tuple[str, ...]
     variables: tuple[str, ...] = ()
+    environ: Mapping[str, str] = {}
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -48,6 +52,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "torch": Family(
         (*_TORCH_MODULES, "torch", "torch.export", "safetensors.torch"),
         ("GOMP_", "KMP_", "MKL_", "OMP_", "PYTORCH_", "TORCH_"),
+    ),
+    "sklearn": Family(
+        ("pilotlight_predictor.backends.sklearn", "joblib", *_SKLEARN_MODULES),
+        ("GOMP_", "OMP_", "SKLEARN_"),
+        {"OMP_NUM_THREADS": "1"},  # as its backend sets it
     ),
     "python": Family(
         tuple(f"pilotlight_predictor.backends.python.{name}" for name in ("backend", "functions", "triton.model"))
@@ -57,7 +66,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
 
 def preload(family: str) -> None:
     """Import the family's modules and fill caches; modules that are not installed are skipped."""
-    with _threadless_imports():
+    with _import_environment({**_THREADLESS_ENV, **FAMILIES[family].environ}):
         for name in (*_SERVER_MODULES, *FAMILIES[family].modules):
             with suppress(ImportError):
                 import_module(name)
@@ -81,9 +90,9 @@ def preload(family: str) -> None:
 
 
 @contextmanager
-def _threadless_imports() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _THREADLESS_ENV}
-    os.environ.update(_THREADLESS_ENV)
+def _import_environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:

@@ -32,7 +32,10 @@ START_DELAY_S: Final = 1.0
 MAX_FILES_SCANNED: Final = 200  # of a model's folder
 REPLY_S: Final = 10.0  # where a fork takes seconds, a fresh process takes longer still
 LOG: Final = logging.getLogger("pilotlight.supervisor")
-_SUFFIXES: Final = {".pt": "torch", ".pt2": "torch", ".pth": "torch", ".safetensors": "torch", ".py": "python"}
+_SUFFIXES: Final = {
+    ".pt": "torch", ".pt2": "torch", ".pth": "torch", ".safetensors": "torch", ".py": "python",
+    ".joblib": "sklearn", ".pkl": "sklearn", ".pickle": "sklearn", ".skops": "sklearn",
+}  # fmt: skip
 
 
 class ForkRequest(NamedTuple):

@@ -198,6 +198,7 @@ def test_pilot_lights_can_be_switched_off(tmp_path: Path) -> None:
         ("s3://bucket/model.pt2", "torch"),
         ("/m/model.safetensors", "torch"),
         ("/m/model.py", "python"),
+        ("/m/wine.joblib", "sklearn"),
         ("hf://org/repo", "onnxruntime"),
         ("", "onnxruntime"),
     ],

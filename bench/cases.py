@@ -10,11 +10,13 @@ from bench.processes import Running, alone_mb, cpu_seconds, settled_memory_mb
 from bench.rpc_cases import copies, grpc_load
 from bench.servers import OURS
 from bench.subject import Figures, Subject, check_answer
+from bench.table_models import TABLES
 
 JSON_CONNECTIONS = (1, 32, 256)
 BINARY_CONNECTIONS = (1, 8)
 FLOOD_CONNECTIONS = 64
 CROWD_CONNECTIONS = 256
+TABLE_CONNECTIONS = 32
 STARTS = 2
 
 
@@ -96,6 +98,20 @@ def crowded(subject: Subject, seconds: float) -> Figures:
         return _beside(subject, target, target, CROWD_CONNECTIONS, seconds, "crowd")
 
 
+def tables(subject: Subject, seconds: float) -> Figures:
+    """Files of scikit-learn, XGBoost and LightGBM, beside MLServer's runtimes: small requests, and the cold start."""
+    if subject.server.name not in {OURS, "mlserver"}:
+        return {}
+    figures: Figures = {}
+    for name in TABLES:
+        with subject.serving(name) as server:
+            figures[f"tables.{name}.ready_s"] = server.ready_s
+            target = subject.target(server, name)
+            send(target, TABLE_CONNECTIONS, WARM_UP_S, subject.cores)
+            figures |= _measured(subject, server, target, TABLE_CONNECTIONS, seconds, f"tables.{name}")
+    return figures
+
+
 CASES: Mapping[str, Callable[[Subject, float], Figures]] = {
     "json": json_load,
     "binary": binary_load,
@@ -107,6 +123,7 @@ CASES: Mapping[str, Callable[[Subject, float], Figures]] = {
     "fairness": fairness,
     "crowd": crowded,
     "workers": workers,
+    "tables": tables,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.models import MAX_BATCH, Model
+from bench.table_models import RUNTIMES
 
 PEERS = Path(__file__).parent / "peers"
 
@@ -49,7 +50,7 @@ def mlserver_folder(directory: Path, models: Sequence[Model], ports: tuple[int, 
     _write_json(directory / "settings.json", {**settings, "parallel_workers": 0, "debug": False, "gzip_enabled": False})
     shutil.copy(PEERS / "mlserver_model.py", directory / "mlserver_model.py")
     for model in models:
-        implementation = {"name": model.name, "implementation": "mlserver_model.OnnxModel"}
+        implementation = {"name": model.name, "implementation": RUNTIMES.get(model.name, "mlserver_model.OnnxModel")}
         (directory / model.name).mkdir()
         _write_json(
             directory / model.name / "model-settings.json", {**implementation, "parameters": {"uri": str(model.path)}}

@@ -76,6 +76,15 @@ ROWS: tuple[Row, ...] = (
         for rows, what in ((1, "1 row"), (64, "64 rows"))
         for count in (1, 2)
     ),
+    *(
+        row
+        for name, title in (("sklearn", "scikit-learn"), ("xgboost", "XGBoost"), ("lightgbm", "LightGBM"))
+        for row in (
+            Row(f"tables.{name}.rps", f"{title}, 32 connections: requests/s", True, 0),
+            Row(f"tables.{name}.p99_ms", f"{title}, 32 connections: p99 ms", headline=False),
+            Row(f"tables.{name}.ready_s", f"{title}, exec → model ready: s", headline=False),
+        )
+    ),
 )
 
 

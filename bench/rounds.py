@@ -16,6 +16,7 @@ from bench.machine import Cores, describe, load_average
 from bench.models import payload_of, write_models
 from bench.servers import Server
 from bench.subject import Figures, Subject
+from bench.table_models import table_payload, write_tables
 
 BENCHMARK = "peers"
 
@@ -85,6 +86,8 @@ def prepare(servers: Sequence[Server], cores: Cores, result: Result) -> list[Sub
     work = WORK / "work"
     models = write_models(work)
     payloads = {name: payload_of(model) for name, model in models.items()}
+    for model in write_tables(work):
+        models[model.name], payloads[model.name] = model, table_payload(model)
     subjects: list[Subject] = []
     for server in servers:
         try:

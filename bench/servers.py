@@ -4,6 +4,7 @@ Every row is set for its best figures on one core (docs/benchmarks.md says how e
 others do not do either (gRPC, access logs, metrics servers) turned off where it can be.
 """
 
+import hashlib
 import shutil
 import sys
 import sysconfig
@@ -48,6 +49,9 @@ def start_pilotlight(env: Environment, models: Sequence[Model], folder: Path, po
     argv = [str(env.python), "-m", "pilotlight_predictor", "--threads", "1", "--max-batch-size", str(MAX_BATCH)]
     argv += ["--host", "127.0.0.1", "--http-port", str(ports.http), "--metrics-port", "-1"]
     argv += ["--grpc-port", str(ports.rpc if ports.grpc else -1)]
+    if models[0].path.suffix == ".joblib":
+        digest = hashlib.sha256(models[0].path.read_bytes()).hexdigest()
+        argv += ["--trust-pickle", f"{models[0].path.name}={digest}"]
     if len(models) == 1:
         return Command([*argv, "--model-path", str(models[0].path), "--model-name", models[0].name])
     return Command([*argv, "--model-repository", str(onnx_repository(folder, models))])

@@ -1,6 +1,7 @@
 """Status of a service in the terms of KServe and OME, for InferenceService objects and `platformctl status`. Pure.
 
-On a cluster, addresses are those of Services; elsewhere requests come through the URL of the service.
+Each address is one that answers: components have public ones where they are Knative Services, and the entry has that of
+the service.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,11 +72,11 @@ def _address(status: ServiceStatus) -> dict[str, str]:
 
 
 def _component_url(status: ServiceStatus, workload: str) -> str:
-    """Return the address of a component: on a cluster its Service, elsewhere that of the service for its entry."""
-    if status.target == "kubernetes":
-        return f"http://{workload}.{status.namespace}.svc.cluster.local"
+    """Return the address of a component for clients; of one that has none, on a cluster, that of its Service."""
     entry = _first(names.ENTRY_ROLES, status.revisions)
-    return status.url if entry and entry[0].workload == workload else ""
+    public = status.url if entry and entry[0].workload == workload else ""
+    inside = f"http://{workload}.{status.namespace}.svc.cluster.local" if status.target == "kubernetes" else ""
+    return status.component_urls.get(workload) or public or inside
 
 
 def _unpinned(revisions: Sequence[RevisionStatus]) -> Iterator[Condition]:

@@ -93,6 +93,7 @@ class ServiceStatus(Struct, frozen=True):
     url: str
     mode: str = ""
     urls: Mapping[str, str] = {}  # http, https, port, grpc or grpcs (with TLS), host; of a cluster also load_balancer
+    component_urls: Mapping[str, str] = {}  # own ones of components, by workload
     conditions: tuple[Condition, ...] = ()
     revisions: tuple[RevisionStatus, ...] = ()  # newest first
     message: str = ""  # one sentence if the phase is not Ready, or it is unverified

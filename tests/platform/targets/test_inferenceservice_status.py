@@ -44,7 +44,7 @@ def test_a_ready_service_is_told_as_its_users_know_it() -> None:
         "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}],
         "components": {
             "engine": {
-                "url": "http://llama-engine.chat.svc.cluster.local",
+                "url": "http://llama.chat.example.com",
                 "latestCreatedRevision": "llama-engine-1",
                 "latestReadyRevision": "llama-engine-1",
                 "traffic": [{"revisionName": "llama-engine-1", "percent": 100, "latestRevision": True}],
@@ -63,10 +63,19 @@ def test_a_ready_service_is_told_as_its_users_know_it() -> None:
 def test_a_router_takes_the_requests_and_the_engine_has_the_model() -> None:
     router = revision("llama-router-1", workload="llama-router", role="router", model_state="Standby")
     made = told(service(router, revision(model_state="Loading", ready=0)))
-    assert made["components"]["router"]["url"] == "http://llama-router.chat.svc.cluster.local"
+    assert made["components"]["router"]["url"] == "http://llama.chat.example.com", "the route leads there"
+    assert made["components"]["engine"]["url"] == "http://llama-engine.chat.svc.cluster.local", "it has no route"
     assert set(made["components"]) == {"router", "engine"}
     assert made["modelStatus"]["modelRevisionStates"]["targetModelState"] == "Loading"
     assert made["modelStatus"]["transitionStatus"] == "InProgress"
+
+
+def test_components_that_knative_serves_have_the_hosts_that_it_gave_them() -> None:
+    router = revision("llama-router-1", workload="llama-router", role="router")
+    own = {"llama-router": "http://llama-router.chat.example.com"}
+    made = told(service(router, revision(), component_urls=own))
+    assert made["url"] == "http://llama.chat.example.com"
+    assert made["components"]["router"]["url"] == "http://llama-router.chat.example.com"
 
 
 def test_a_canary_shows_both_shares() -> None:

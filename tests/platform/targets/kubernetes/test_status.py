@@ -72,6 +72,7 @@ def test_the_addresses_are_those_of_the_services_own_name_once_knative_serves_it
     status = told(service, knative_revision("iris-predictor", NEW, "True", "False"), own)
     assert status.urls["cluster"] == f"http://{name}.default.svc.cluster.local"
     assert status.url == (URL if ready == "False" else "http://iris.default.example.com")
+    assert status.component_urls == {"iris-predictor": URL}, "the host of the component"
 
 
 @pytest.mark.parametrize(("pins", "unpinned"), [("", (MODEL,)), (f'{{"{MODEL}": {{"digest": "etags:1"}}}}', ())])

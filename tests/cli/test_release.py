@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import ROOT
 
-from pilotlight.errors import Conflict, NotFound, PlatformError, UsageError
+from pilotlight.errors import Conflict, NotFound, OnOtherTarget, PlatformError, UsageError
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.names import ANNOTATION_TOKENS
 from pilotlight.plan.types import Capabilities
@@ -31,6 +31,16 @@ spec:
       modelFormat: {name: onnx}
       protocolVersion: v2
       storageUri: ./model.onnx
+"""
+GRAPH = """
+apiVersion: serving.kserve.io/v1alpha1
+kind: InferenceGraph
+metadata: {name: graph}
+spec:
+  nodes:
+    root:
+      routerType: Sequence
+      steps:
 """
 RUNTIME = """
 apiVersion: serving.kserve.io/v1alpha1
@@ -194,6 +204,22 @@ def test_all_services_are_planned_before_any_is_applied(tmp_path: Path) -> None:
     bad = written(tmp_path, SERVICE.replace("name: iris", "name: bad").replace("onnx}", "nobody-knows}"), "bad.yaml")
     with pytest.raises(InvalidDocument):
         prepared(good, bad)
+
+
+def test_services_of_a_graph_that_are_not_deployed_are_named_once_each_with_their_place(tmp_path: Path) -> None:
+    class Half(Shelf):
+        def status(self, key: Key) -> ServiceStatus:
+            raise OnOtherTarget("runs on docker") if key[1] == "elsewhere" else NotFound("nothing")
+
+    steps = "".join(f"      - serviceName: {name}\n" for name in ("beside", "elsewhere", "missing", "missing"))
+    graph = f"{GRAPH}{steps}      - serviceUrl: http://example.com\n"
+    beside = written(tmp_path, SERVICE.replace("name: iris", "name: beside"), "beside.yaml")
+    documents = read(Sources([str(written(tmp_path, graph, "graph.yaml")), str(beside)]))
+    _, warnings = release_apply.prepare(release_apply.ReleaseRequest(documents, Capabilities()), Half())
+    (missing,) = (each for each in warnings if each.code == "PL388")
+    assert missing.path == "spec.nodes.root.steps[2].serviceName"
+    assert (missing.location.line, missing.severity) == (12, "warning")
+    assert "missing, which is not deployed in default" in missing.message
 
 
 def test_a_deploy_that_comes_second_is_planned_again_from_what_the_first_left(tmp_path: Path) -> None:

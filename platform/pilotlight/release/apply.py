@@ -116,7 +116,32 @@ def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[Pre
         _prepare_release(service, plan, request, live[key], generations[key], overrides[key])
         for key, service, plan in zip(keys, request.documents.services, planned.plans, strict=True)
     ]
-    return prepared, planned.warnings
+    return prepared, [*planned.warnings, *(_missing_steps(request.documents.services, target) if target else ())]
+
+
+def _missing_steps(services: "Sequence[Service]", target: "Target") -> "Iterator[Problem]":
+    """Yield a warning for each service that a step of an InferenceGraph leads to and nobody has deployed."""
+    from pilotlight.spec.inference_graph.document import steps_of
+    from pilotlight.spec.problems import Problem
+
+    seen = {(service.namespace, service.name) for service in services}
+    routers = [(service, service.components["router"]) for service in services if "router" in service.components]
+    for service, router in routers:
+        for path, step in steps_of(router.graph.get("nodes", {})):
+            key = (service.namespace, step.get("serviceName", ""))
+            if key[1] and key not in seen and not _exists(target, key):
+                message = f"is {key[1]}, which is not deployed in {key[0]}: the step fails until it is"
+                path = f"{path}.serviceName"
+                yield Problem("PL388", service.location(path), path, message, "warning")
+            seen.add(key)
+
+
+def _exists(target: "Target", key: Key) -> bool:
+    try:
+        target.status(key)
+    except NotFound as error:
+        return isinstance(error, OnOtherTarget)
+    return True
 
 
 class Apply(Protocol):

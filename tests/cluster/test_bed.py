@@ -1,9 +1,12 @@
 """The cluster is what the other tests of this folder take for granted."""
 
 import json
+import os
 from typing import Any
 
 import pytest
+from tests.cluster.bed.fake_nodes import add_fake_nodes, remove_fake_nodes
+from tests.cluster.bed.places import places
 from tests.cluster.real_cluster import Cluster, seconds_until
 
 PREDICTOR = "pilotlight/predictor:0.1.0"
@@ -91,3 +94,15 @@ def test_a_route_of_the_gateway_api_leads_to_pods(cluster: Cluster, namespace: s
     }  # fmt: skip
     cluster.apply(pod("route", predictor(readinessProbe=READY)), service, route, namespace=namespace)
     seconds_until(lambda: cluster.ask(host, "/v2", through=cluster.gateway).status == 200, "the route answers")
+
+
+def test_a_node_without_a_machine_renews_a_lease_so_that_its_pods_stay_ready(cluster: Cluster) -> None:
+    bed = places(os.environ)
+    if cluster.kubeconfig != bed.kubeconfig:
+        pytest.skip("only the test bed has such nodes")
+    add_fake_nodes(bed, 1)
+    try:
+        lease = ("lease", "fake-0", "-n", "kube-node-lease")
+        seconds_until(lambda: bool((cluster.get(*lease) or {"spec": {}})["spec"].get("renewTime")), "a heartbeat")
+    finally:
+        remove_fake_nodes(bed)

@@ -26,6 +26,7 @@ def add_fake_nodes(places: Places, count: int) -> None:
     start(places, "kwok", [
         program("kwok").product(places), f"--kubeconfig={places.kubeconfig}", f"--config={places.etc}/kwok.yaml",
         "--manage-all-nodes=false", f"--manage-nodes-with-annotation-selector={MARK}=fake",
+        "--node-lease-duration-seconds=40",  # its stages send no other heartbeat in time
     ])  # fmt: skip
     for number in range(count):
         apply_text(places, json.dumps(_node(f"fake-{number}")))

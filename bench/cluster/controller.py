@@ -18,10 +18,13 @@ from typing import Any, Final
 from tests.cluster.bed.fake_nodes import MARK, TOLERATION, add_fake_nodes, remove_fake_nodes
 from tests.cluster.bed.places import places
 from tests.cluster.iris import document
-from tests.cluster.real_cluster import Cluster, seconds_until
+from tests.cluster.own_objects import our_cluster
+from tests.cluster.real_cluster import Cluster
+from tests.eventually import eventually
 
 from bench.environments import WORK
 from bench.load import BenchError
+from pilotlight.targets.kubernetes.client import Cluster as OurCluster
 
 Json = Any
 COUNT: Final = 200
@@ -109,13 +112,15 @@ def _flow(namespace: str) -> Json:
 
 def _figures(cluster: Cluster, namespace: str, count: int, idle_s: float, pid: int) -> dict[str, float]:
     figures: dict[str, float] = {"services": count}
+    own = our_cluster(cluster)  # kubectl each second would be a load of its own
     for name, most in (("apply", 2), ("edit", 3)):
         before = _requests(cluster, namespace)
         begin = time.monotonic()
         cluster.kubectl("apply", "-f", "-", text="---".join(_documents(namespace, count, most)))
-        seconds_until(lambda: _ready(cluster, namespace) == count, f"{count} services are ready", LIMIT_S)
+        eventually(lambda: _ready(own, namespace) == count, f"{count} services are ready", LIMIT_S, pause_s=1.0)
         figures[f"{name}_s"] = round(time.monotonic() - begin, 1)
         figures[f"{name}_requests"] = _requests(cluster, namespace) - before
+        figures[f"{name}_load"] = round(os.getloadavg()[0], 1)
     before, cpu = _requests(cluster, namespace), _cpu_s(pid)
     time.sleep(idle_s)
     figures["idle_requests_per_minute"] = round((_requests(cluster, namespace) - before) * 60 / idle_s)
@@ -134,9 +139,9 @@ def _documents(namespace: str, count: int, most: int) -> list[str]:
     return [text.replace("maxReplicas: 2", bounds) for text in texts]
 
 
-def _ready(cluster: Cluster, namespace: str) -> int:
+def _ready(cluster: OurCluster, namespace: str) -> int:
     """Services that are ready as they are written now."""
-    items: list[Json] = (cluster.get("-n", namespace, KIND) or {"items": []})["items"]
+    items = cluster.list("serving.kserve.io/v1beta1", "InferenceService", namespace)
     current = [each["status"] for each in items if (each.get("status") or {}).get("observedGeneration")
                == each["metadata"]["generation"]]  # fmt: skip
     states = [{each["type"]: each["status"] for each in status.get("conditions") or ()} for status in current]

@@ -49,8 +49,9 @@ CACHE_COLUMNS: Final = {
 }
 CONTROLLER: Final = {
     "services": "InferenceServices", "apply_s": "applied: seconds until all are ready",
-    "apply_requests": "requests to the API server for that", "edit_s": "all edited: seconds until ready",
-    "edit_requests": "requests for that", "idle_requests_per_minute": "at rest: requests a minute",
+    "apply_requests": "requests to the API server for that", "apply_load": f"{LOAD} then",
+    "edit_s": "all edited: seconds until ready", "edit_requests": "requests for that",
+    "edit_load": f"{LOAD} then", "idle_requests_per_minute": "at rest: requests a minute",
     "idle_cpu_percent": "at rest: CPU, %", "memory_mb": "memory, MB", "cpu_s": "CPU of all that, s",
 }  # fmt: skip
 HEADINGS: Final = {

@@ -154,7 +154,7 @@ def type_schema(type: Type) -> dict[str, Json]:  # noqa: A002
         case ListOf():
             return {"type": "array", "items": type_schema(type.item)}
         case ListOrMap():
-            return type_schema(type.items)  # one form only; the map is never stored in a cluster
+            return {OPEN: True}  # a structural schema has one type
         case MapOf():
             return {"type": "object", "additionalProperties": type_schema(type.value)}
         case OneOf():

@@ -56,6 +56,16 @@ def test_what_we_read_an_api_server_takes_without_pruning(path: Path) -> None:
         assert not [error.message for error in Draft202012Validator(schema).iter_errors(document)]
 
 
+@pytest.mark.parametrize(
+    "canary", [{"steps": "5,100", "check": ["p99_ms<300"]}, [{"trafficPercent": 10, "predictor": {}}]]
+)
+def test_both_forms_of_a_canary_can_be_applied_with_kubectl(canary: Any) -> None:
+    """Without `platformctl`, which makes an annotation of the policy."""
+    document = {"spec": {"predictor": {}, "canary": canary}}
+    kind = next(k for k in KINDS if (k.group, k.kind) == ("serving.kserve.io", "InferenceService"))
+    assert not [error.message for error in Draft202012Validator(tightened(schema_of(kind))).iter_errors(document)]
+
+
 def test_no_kind_is_installed_unless_asked_for(release: Release) -> None:
     kinds = {each["kind"] for each in release("inference-platform", crds={"groups": BOTH["groups"]})}
     assert "CustomResourceDefinition" not in kinds

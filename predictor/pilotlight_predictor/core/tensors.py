@@ -55,6 +55,10 @@ class Tensor(NamedTuple):
 tensor_of: Final[Callable[[tuple[str, Array]], Tensor]] = partial(tuple.__new__, Tensor)
 
 
+class JsonText(bytes):
+    """An element of BYTES that is JSON: protocols of JSON embed it, all others send it as text."""
+
+
 class TensorSpec(NamedTuple):
     """A declared input or output: shape as the client sends it, -1 for variable dimensions."""
 

@@ -16,10 +16,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+import orjson
 
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
-from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, bf16_to_float, check_strings
+from pilotlight_predictor.core.tensors import Array, JsonText, Tensor, TensorSpec, bf16_to_float, check_strings
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import (
     FLOATS,
@@ -141,6 +142,8 @@ def _nested(array: Array, write: Callable[[Any], Any]) -> Any:
 
 
 def _text_or_b64(item: bytes) -> Any:
+    if isinstance(item, JsonText):
+        return orjson.Fragment(item)
     try:
         return item.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Codec of /predict: body → lists of numbers → InferRequests, and their responses → predictions. Pure.
+"""Codec of /predict: body → lists of numbers, or texts → InferRequests, and their responses → predictions. Pure.
 
-`{"inputs": […]}` is one list, `{"batch": [[…], …]}` several. Errors are InvalidInput, status 422, and name the field,
-as in `batch[1][3]`.
+`{"inputs": […]}` is one list, `{"batch": [[…], …]}` several; a text stands in the place of a list. Errors are
+InvalidInput, status 422, and name the field, as in `batch[1][3]`.
 """
 
 import json
@@ -18,6 +18,7 @@ from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.core.tensors import (
     NUMPY_TYPES,
     Array,
+    JsonText,
     Shape,
     Tensor,
     TensorSpec,
@@ -30,7 +31,7 @@ from pilotlight_predictor.protocols.json_values import LONG_ARRAY, dump_json, en
 MAX_NUMBERS: Final = 10_000  # in one list
 SHOWN: Final = 60  # characters of a value quoted in an error
 MISSING: Final = 'Missing inputs: send {"inputs": [numbers]}, or {"batch": [[numbers], …]}'
-Rows = list[list[Any]]
+Rows = list[Any]  # each a list of numbers, or a text
 _NUMBERS: Final = frozenset({int, float})
 
 
@@ -85,9 +86,10 @@ def read_body(body: Buffer) -> PredictRequest:
 
 
 def check_rows(request: PredictRequest) -> PredictRequest:
-    """Return the request. Raise InvalidInput unless each list has numbers, at most MAX_NUMBERS."""
+    """Return the request. Raise InvalidInput unless each row is a text or has numbers, at most MAX_NUMBERS."""
     for index, row in enumerate(request.rows):
-        _check_numbers(request.field(index), row)
+        if not isinstance(row, str):
+            _check_numbers(request.field(index), row)
     return request
 
 
@@ -95,15 +97,16 @@ def split_request(
     request: PredictRequest, model: str, version: int, spec: TensorSpec, max_rows: int
 ) -> list[PredictPart]:
     """Return as few InferRequests as the model's batch size allows; rows of different lengths are not batched."""
-    if spec.datatype == "BYTES":
-        raise InvalidInput(
-            f"model '{model}' takes text in its input '{spec.name}', not numbers; ask it at /v2/models/{model}"
-        )
+    for index, row in enumerate(request.rows):
+        if isinstance(row, str) != (spec.datatype == "BYTES"):
+            must = "a list of numbers" if isinstance(row, str) else "text"
+            takes = f"model '{model}' takes {'text' if must == 'text' else spec.datatype} in its input '{spec.name}'"
+            raise InvalidInput(f"{request.field(index)} = {_quoted(row)}, must be {must}: {takes}")
     lead = bool(max_rows) or (len(spec.shape) > 1 and spec.shape[0] == -1)  # the first dimension is the row
     dims = spec.shape[1:] if lead else spec.shape
     arrays = [
         _array(request.field(index), row, spec.datatype).reshape(
-            _row_shape(request.field(index), dims, len(row), model)
+            _row_shape(request.field(index), dims, 1 if isinstance(row, str) else len(row), model)
         )
         for index, row in enumerate(request.rows)
     ]
@@ -136,8 +139,10 @@ def _row_shape(field: str, dims: Shape, count: int, model: str) -> Shape:
     return tuple(shape)
 
 
-def _array(field: str, row: list[Any], datatype: str) -> Array:
+def _array(field: str, row: Any, datatype: str) -> Array:
     kind = NUMPY_TYPES[datatype]
+    if datatype == "BYTES":
+        return np.array([row.encode()], dtype=kind)
     if datatype == "BF16":
         return bf16_from_float(_floats(field, row, np.dtype("<f4")))
     if kind.kind == "f":
@@ -241,5 +246,8 @@ def _write(array: Array) -> bytes:
     if array.dtype != object:
         return dump_json(np.ascontiguousarray(array))
     texts = np.empty(array.size, object)
-    texts[:] = [item.decode("utf-8", "replace") for item in array.ravel()]
+    texts[:] = [
+        orjson.Fragment(item) if isinstance(item, JsonText) else item.decode("utf-8", "replace")
+        for item in array.ravel()
+    ]
     return dump_json(texts.reshape(array.shape).tolist())

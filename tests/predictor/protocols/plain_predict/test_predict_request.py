@@ -125,12 +125,20 @@ def test_numbers_take_the_models_type(datatype: str, value: float, expected: flo
         ("FP32", 1e39, r"inputs\[0\] = 1e\+39, is too large"),
         ("FP16", 70000, "is too large"),
         ("BF16", 1e39, "is too large"),
-        ("BYTES", 1, "takes text in its input 'x'"),
+        ("BYTES", 1, r"inputs = \[1\], must be text: model 'm' takes text in its input 'x'"),
     ],
 )
 def test_numbers_that_the_type_cannot_hold_are_refused(datatype: str, value: float, sentence: str) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         work({"inputs": [value]}, (-1, 1), datatype)
+
+
+def test_a_text_is_a_row_of_a_model_that_takes_text() -> None:
+    (one,) = work({"inputs": "Köln"}, (-1,), "BYTES")
+    assert values(one) == ["Köln".encode()]
+    assert [values(part) for part in work({"batch": ["a", "", "c"]}, (-1, 1), "BYTES")] == [[[b"a"], [b""]], [[b"c"]]]
+    with pytest.raises(InvalidInput, match=r"batch\[1\] = \"a\", must be a list of numbers: model 'm' takes FP32"):
+        work({"batch": [[1, 2], "a"]})
 
 
 def answer(tensor: Tensor) -> InferResponse:

@@ -182,6 +182,10 @@ class ModelSettings(SettingsGroup):
         "File with a request in V2's or V1's JSON, or that JSON, which the model of --model-path must answer before it "
         "is ready; empty: example.json in its folder, if there is one.",
     )  # fmt: skip
+    parameters: Mapping[str, str] = setting(
+        {}, value_types.PARAMETERS, "--model-parameter",
+        "Parameter as in config.pbtxt, such as task=fill-mask, of models that do not set it; may be repeated.",
+    )  # fmt: skip
     trusted_pickles: Mapping[str, str] = setting(
         {}, value_types.PICKLES, "--trust-pickle", "Pickle that may be loaded, with its SHA-256; may be repeated."
     )
@@ -192,7 +196,7 @@ class ModelSettings(SettingsGroup):
     code: bool = setting(
         True, BOOL, "--model-code",
         "Load models that can run code of their own: model.py, TorchScript, .pt2, compiled models, SavedModels, "
-        "TensorRT plans. false: only ONNX models and language models in Hugging Face's layout.",
+        "TensorRT plans. false: only ONNX models and models in Hugging Face's layout.",
     )  # fmt: skip
     cache_dir: str = setting(
         "", TEXT, "--cache-dir", "Where fetched models are kept; empty: the user's cache.", env=contract.ENV_CACHE_DIR

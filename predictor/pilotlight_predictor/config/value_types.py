@@ -88,6 +88,13 @@ def pickle(text: str) -> tuple[str, str]:
     return name, digest.lower()
 
 
+def parameter(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError
+    return name, value
+
+
 def label(text: str) -> tuple[str, int]:
     name, _, number = text.rpartition("=")
     if not re.fullmatch(_LABEL, name) or not re.fullmatch(r"[0-9]{1,18}", number):
@@ -139,6 +146,7 @@ MEMORY = ValueKind("MEMORY", "a number of bytes such as 8GiB, or a share of the 
 MILLISECONDS = ValueKind("MS", "a number of milliseconds, 0 or greater", amount)
 NETWORKS = ValueKind("CIDR", "a network such as 10.0.0.0/8", network, "list")
 PINS = ValueKind("JSON", "a JSON object of URIs and their pins, as `python -m pilotlight_predictor pin` prints", pins)
+PARAMETERS = ValueKind("NAME=VALUE", "a name, = and a value", parameter, "map")
 PICKLES = ValueKind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
 PORT = ValueKind("PORT", "a port from 0 to 65535", lambda value: integer(value, 0, 65535))
 PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off", port)

@@ -55,6 +55,7 @@ def load_version(
     """Load a version. `config`: that of the repository or an override, if any; the result's is complete."""
     phases: dict[str, float] = {}
     declared = config or ModelConfig(name=source.name)
+    declared = replace(declared, parameters={**settings.model.parameters, **declared.parameters})
     if declared.sequence_batching is not None:
         check_sequences_can_be_served(declared, settings.server.workers)
     if declared.ensemble:

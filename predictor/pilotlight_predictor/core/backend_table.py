@@ -51,6 +51,7 @@ TABLE = (
     BackendEntry("pilotlight_predictor.backends.catboost", ("catboost",), ("model.cbm",)),
     BackendEntry("pilotlight_predictor.scheduling.ensemble", ("ensemble",), ()),
     BackendEntry("pilotlight_predictor.backends.text.backend", ("text", "transformers"), (), graphs=True, data=True),
+    BackendEntry("pilotlight_predictor.backends.huggingface.backend", ("huggingface",), (), data=True),
     BackendEntry("pilotlight_predictor.backends.tensorflow", ("tensorflow_savedmodel",), ("model.savedmodel",)),
     BackendEntry(
         "pilotlight_predictor.backends.tensorflow", ("tensorflow_graphdef", "tensorflow"), ("model.graphdef",)
@@ -87,9 +88,13 @@ def backend_for_folder(folder: Path) -> BackendEntry | None:
         return find_backend("mlflow")
     if not model_formats.huggingface_phrase(folder):
         return None
+    return find_backend("text" if generates_text(folder) else "huggingface")
+
+
+def generates_text(folder: Path) -> bool:
+    """Whether the folder has a causal language model in Hugging Face's layout."""
     architectures = model_formats.huggingface_config(folder).get("architectures") or ()
-    causal = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in architectures)
-    return find_backend("text" if causal else "huggingface")
+    return any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in architectures)
 
 
 def module(entry: BackendEntry) -> ModuleType:

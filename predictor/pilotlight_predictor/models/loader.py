@@ -105,8 +105,8 @@ def _load_spec(
     model = settings.model
     return LoadSpec(
         with_states(config), version, path, source.model_dir, calls=calls, precision=model.precision,
-        threads=model.threads, trusted_pickles=model.trusted_pickles, trusted_compiled=model.trusted_compiled,
-        parkable=model.parks,
+        threads=model.threads, trusted_pickles=model.trusted_pickles if model.code else {},
+        trusted_compiled=model.trusted_compiled, parkable=model.parks,
     )  # fmt: skip
 
 
@@ -122,7 +122,8 @@ def _warm_up(
     # A transformer's zeros would call its predictor, which may still be starting.
     automatic = settings.model.warmup != "none" and not settings.model.predictor_host
     verbs: frozenset[str] = getattr(instances[0], "verbs", frozenset())
-    plan = plan_warmup(source, version, config, verbs, decode_example, automatic=automatic)
+    sample = getattr(instances[0], "sample", None)  # where a backend rejects zeros
+    plan = plan_warmup(source, version, config, verbs, decode_example, automatic=automatic, sample=sample)
     return run_warmups(instances, config, version, plan, source.model_dir, calls)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import AnyInstance, ModelCaller, VersionId, is_decoupled
 from pilotlight_predictor.backends.response_collector import run_warmup
-from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.core.requests import InferRequest, Inputs
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, decode_raw, zeros
 from pilotlight_predictor.errors import BadRequest, LoadFailed, PredictorError
 from pilotlight_predictor.models.input_validation import InputValidator
@@ -55,10 +55,11 @@ def plan_warmup(
     decode: DecodeExample | None,
     *,
     automatic: bool,
+    sample: Inputs | None = None,
 ) -> WarmupPlan:
     """Choose the requests of the warm-up; none if there is nothing to send. Raises LoadFailed for a bad example.
 
-    `automatic`: whether zeros may be sent.
+    `automatic`: whether zeros may be sent, or the backend's own `sample` in their place.
     """
     if config.warmups:
         return WarmupPlan(tuple(configured_requests(config, source.model_dir)), origin="model_warmup")
@@ -67,7 +68,8 @@ def plan_warmup(
         origin = example.name if isinstance(example, Path) else "the example (model.example or --example)"
         return WarmupPlan((read_example(example, config, verbs, decode),), origin=origin)
     if automatic and config.inputs:
-        return WarmupPlan((zero_request(config),), automatic=True)
+        request = InferRequest(config.name, sample) if sample else zero_request(config)
+        return WarmupPlan((request,), automatic=True)
     return WarmupPlan()
 
 

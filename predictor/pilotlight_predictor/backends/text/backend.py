@@ -6,7 +6,7 @@ engine (engine.py).
 """
 
 from collections.abc import Mapping, Sequence
-from threading import Lock
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -15,13 +15,15 @@ from pilotlight_predictor.backends.base import DecoupledRequest, LoadSpec
 from pilotlight_predictor.backends.text.engine import TextEngine
 from pilotlight_predictor.backends.text.generation_request import Task
 from pilotlight_predictor.backends.text.model import TextModel, integer_parameter, load_model
-from pilotlight_predictor.backends.text.prompt import PromptTokenizer, load_tokenizer, read_messages
+from pilotlight_predictor.backends.text.prompt import PromptTokenizer, read_messages
+from pilotlight_predictor.backends.transformers_library import LOADING, import_transformers, load_part
+from pilotlight_predictor.core.backend_table import backend_for_folder, find_backend
 from pilotlight_predictor.core.generation_params import BadField, SamplingParameters, read_sampling
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec
-from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.errors import BadRequest
 
-_LOADING: Final = Lock()  # transformers' lazy imports are not thread-safe
+LIBRARY: Final = ("AutoModelForCausalLM", "AutoTokenizer", "DynamicCache")
 SLOTS: Final = 32
 DEFAULT_MAX_TOKENS: Final = 16  # default max_tokens of a completion
 # Prefixes of request parameters that are not for sampling.
@@ -146,28 +148,26 @@ def _text(request: InferRequest, name: str) -> str | None:
         raise BadField(name, f"input '{name}' is not UTF-8 text") from None
 
 
+def alternative_backend(spec: LoadSpec) -> str:
+    """Leave models of other tasks to the backend huggingface."""
+    return "huggingface" if backend_for_folder(_folder(spec)) is find_backend("huggingface") else "text"
+
+
 def prepare() -> None:
     """Import the libraries, during a download."""
-    with _LOADING:
-        _import()
+    with LOADING:
+        import_transformers(*LIBRARY)
 
 
 def load(spec: LoadSpec) -> TextInstance:
-    folder = spec.path if spec.path.is_dir() else spec.path.parent
+    folder = _folder(spec)
     slots = integer_parameter(spec, "MAX_SEQUENCES", SLOTS)
-    with _LOADING:
-        _import()
-        tokens = load_tokenizer(folder, spec.config.name)
+    with LOADING:
+        import_transformers(*LIBRARY)
+        tokens = PromptTokenizer(load_part("AutoTokenizer", folder, spec.config.name), spec.config.name)
         model = load_model(spec, folder)
     return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), [0])
 
 
-def _import() -> None:
-    try:
-        import torch  # noqa: F401
-        from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache  # noqa: F401
-        from transformers.utils import logging
-    except ImportError as error:
-        raise LoadFailed(f"text models need the text extra: pip install 'pilotlight[text]' ({error})") from None
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+def _folder(spec: LoadSpec) -> Path:
+    return spec.path if spec.path.is_dir() else spec.path.parent

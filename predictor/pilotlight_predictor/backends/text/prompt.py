@@ -4,14 +4,12 @@ The tokenizer is read from the model's directory only. Errors of a template are 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import msgspec
 
-from pilotlight_predictor.backends.base import first_line
-from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.errors import BadRequest
 
 
 class PromptTokenizer:
@@ -87,13 +85,3 @@ def read_messages(data: bytes) -> list[dict[str, Any]]:
         if not isinstance(message.get("content"), str | list | None):
             raise BadRequest("input 'messages' has a content that is neither text nor a list of parts")
     return messages
-
-
-def load_tokenizer(folder: Path, model: str) -> PromptTokenizer:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise LoadFailed(f"{model}: the tokenizer in {folder.name} cannot be read: {first_line(error)}") from error
-    return PromptTokenizer(tokenizer, model)

@@ -1,0 +1,108 @@
+"""Task of a model in Hugging Face's layout: the parameter `task`, else the one of the architecture in config.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pilotlight_predictor.errors import LoadFailed
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Task(NamedTuple):
+    """A task by the name of its pipeline. `architectures`: endings of those that have its head."""
+
+    name: str
+    architectures: tuple[str, ...]
+    auto_class: str
+
+
+EMBEDDING: Final = Task("feature-extraction", ("Model",), "AutoModel")
+TASKS: Final = (
+    Task("text-classification", ("ForSequenceClassification",), "AutoModelForSequenceClassification"),
+    Task("token-classification", ("ForTokenClassification",), "AutoModelForTokenClassification"),
+    Task("fill-mask", ("ForMaskedLM",), "AutoModelForMaskedLM"),
+    Task("question-answering", ("ForQuestionAnswering",), "AutoModelForQuestionAnswering"),
+    Task("image-classification", ("ForImageClassification",), "AutoModelForImageClassification"),
+    # Before text2text-generation, whose ending they share.
+    Task("automatic-speech-recognition", ("ForCTC",), "AutoModelForCTC"),
+    Task("automatic-speech-recognition", ("WhisperForConditionalGeneration",), "AutoModelForSpeechSeq2Seq"),
+    Task(
+        "text2text-generation", ("ForConditionalGeneration", "MTModel", "EncoderDecoderModel"), "AutoModelForSeq2SeqLM"
+    ),
+    EMBEDDING,
+)
+# Other names of tasks: KServe's, with - for _, and those of pipelines that compute the same.
+ALIASES: Final = {
+    "sequence-classification": "text-classification",
+    "sentiment-analysis": "text-classification",
+    "ner": "token-classification",
+    "text-embedding": EMBEDDING.name,
+    "embeddings": EMBEDDING.name,
+    "sentence-similarity": EMBEDDING.name,
+    "summarization": "text2text-generation",
+    "translation": "text2text-generation",
+}
+
+
+class TaskSettings(Struct, frozen=True):
+    """Parameters of a configuration, by the names that KServe and transformers have for them."""
+
+    task: str = ""
+    max_length: Positive | None = None  # tokens of an input; the rest is cut off
+    return_probabilities: bool = False
+    return_raw_logits: bool = False
+    top_k: Positive = 5
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = "simple"
+    max_answer_len: Positive = 15  # tokens of an answer to a question
+    max_new_tokens: Positive | None = None
+    pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
+    normalize: bool | None = None
+
+
+def read_settings(model: str, parameters: Mapping[str, str]) -> TaskSettings:
+    """Return the parameters, whose names may be in upper case, as those of the text backend are."""
+    lower = {name.lower(): value for name, value in parameters.items()}
+    known = {name: lower[name] for name in TaskSettings.__struct_fields__ if name in lower}
+    try:
+        return msgspec.convert(known, TaskSettings, strict=False)
+    except msgspec.ValidationError as error:
+        problem, _, field = str(error).rpartition(" - at `$.")
+        field = field.rstrip("`")
+        raise LoadFailed(f"{model}: parameters {field} = {known.get(field)!r}: {problem}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file of the model."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LoadFailed(f"{path.name} of {path.parent.name} cannot be read as JSON: {error}") from None
+
+
+def choose_task(model: str, folder: Path, named: str) -> Task:
+    """Return the task to serve. Raise LoadFailed if the weights of the folder have no head for it."""
+    architectures: Sequence[str] = read_json(folder / "config.json").get("architectures") or ()
+    fitting = next((task for task in TASKS for name in architectures if name.endswith(task.architectures)), None)
+    if (folder / "modules.json").is_file():  # of sentence-transformers
+        fitting = EMBEDDING
+    wanted = named.lower().replace("_", "-")
+    wanted = ALIASES.get("translation" if wanted.startswith("translation") else wanted, wanted)
+    if not wanted and fitting is not None:
+        return fitting
+    known = ", ".join(dict.fromkeys(task.name for task in TASKS))
+    has = f"config.json of {folder.name} has architectures = {list(architectures)}"
+    if not wanted:
+        raise LoadFailed(f"{model}: {has}, which tell no task that is served: {known}; set the parameter task")
+    if wanted == EMBEDDING.name:
+        return EMBEDDING  # any encoder, without its head
+    if wanted not in {task.name for task in TASKS}:
+        raise LoadFailed(f"{model}: parameters task = {named!r}, must be one of {known}")
+    if fitting is None or fitting.name != wanted:
+        other = f", for {fitting.name}" if fitting else ""
+        raise LoadFailed(f"{model}: parameters task = {named!r}, but {has}{other}; leave task out")
+    return fitting

@@ -1,0 +1,42 @@
+"""Import of torch and transformers, for the backends `text` and `huggingface`."""
+
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from pilotlight_predictor.backends.base import first_line
+from pilotlight_predictor.errors import LoadFailed
+
+LOADING: Final = Lock()  # transformers' lazy imports are not thread-safe
+TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.spm")
+
+
+def import_transformers(*names: str) -> Any:
+    """Return transformers after importing what `names` need of it, quiet. Call with LOADING held."""
+    try:
+        import torch  # noqa: F401
+        import transformers
+        from transformers.utils import logging
+
+        for name in names:
+            getattr(transformers, name)
+    except ImportError as error:
+        raise LoadFailed(
+            f"models in Hugging Face's layout need the text extra: pip install 'pilotlight[text]' ({error})"
+        ) from None
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return transformers
+
+
+def load_part(auto_class: str, folder: Path, model: str) -> Any:
+    """Return the tokenizer or processor in a model's directory. Raise LoadFailed if it cannot be read."""
+    import transformers
+
+    try:
+        if auto_class == "AutoTokenizer" and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):
+            raise OSError("there is no tokenizer.json")  # transformers would make one without a vocabulary
+        return getattr(transformers, auto_class).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        part = auto_class.removeprefix("Auto").lower()
+        raise LoadFailed(f"{model}: the {part} in {folder.name} cannot be read: {first_line(error)}") from error

@@ -1,0 +1,1 @@
+"""Environments of Python models: what they require, and its installation by uv."""

@@ -1,4 +1,4 @@
-"""`python -m pilotlight_predictor [FLAGS]` serves models; `fetch URI DIR` downloads one, `compile PATH` compiles."""
+"""`python -m pilotlight_predictor [FLAGS]` serves models; bootstrap.COMMANDS are the others."""
 
 import os
 import sys

@@ -9,11 +9,12 @@ COMMANDS: Final = {
     "fetch": "pilotlight_predictor.storage.command",
     "pin": "pilotlight_predictor.storage.pin_command",
     "compile": "pilotlight_predictor.backends.torch.aot.command",
+    "environment": "pilotlight_predictor.repository.environment",
 }
 
 
 def run_command(argv: list[str]) -> int:
-    """Serve models, or run `fetch`, `pin` or `compile`; return the exit code."""
+    """Serve models, or run one of COMMANDS; return the exit code."""
     if argv and argv[0] in COMMANDS:
         code: int = import_module(COMMANDS[argv[0]]).main(argv[1:])
         return code

@@ -53,6 +53,11 @@ def main(argv: list[str], entered: float) -> int:
     """
     lifecycle = Lifecycle(perf_counter() - seconds_since_exec(), entered)
     settings = command_line(argv, os.environ)
+    try:
+        _enter_environment(settings)
+    except PredictorError as error:
+        log("failed", str(error), level="ERROR")
+        return 1
     if settings.server.workers <= 1:
         return run(settings, lifecycle)
     from pilotlight_predictor.workers.worker import from_environment
@@ -64,6 +69,16 @@ def main(argv: list[str], entered: float) -> int:
     from pilotlight_predictor.workers.supervisor import run as supervise
 
     return supervise(settings, argv)
+
+
+def _enter_environment(settings: Settings) -> None:
+    """Execute this process in the environment of a local model; that of a fetched one is known later."""
+    path = settings.model.path
+    if settings.model.code and "://" not in path and (path.endswith(".py") or os.path.isdir(path)):
+        from pilotlight_predictor.repository.environment import enter
+
+        configure(settings.observability.log_level.upper(), settings.observability.log_format)  # type: ignore[arg-type]
+        enter(path, settings.model.cache_dir)
 
 
 def seconds_since_exec() -> float:

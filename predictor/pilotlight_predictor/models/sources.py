@@ -31,7 +31,7 @@ class ModelSources:
     """Model sources. `fetch` downloads a remote model, `sync` a whole remote repository; both return the directory."""
 
     def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
-        self._settings = settings.model
+        self._settings, self._workers = settings.model, settings.server.workers
         self._example = _example(settings.model.example)
         self._fetch = fetch
         self._sync = sync
@@ -41,7 +41,13 @@ class ModelSources:
         """Return the models that exist now. If two repositories have a model of one name, the first wins."""
         sources: dict[str, ModelSource] = {}
         if self._settings.path:
-            sources |= {source.name: source for source in self._from_path(self._fetch(self._settings.path))}
+            path = self._fetch(self._settings.path)
+            if "://" in self._settings.path and self._settings.code:
+                from pilotlight_predictor.repository.environment import enter
+
+                # The next fetch finds it in the cache.
+                enter(str(path), self._settings.cache_dir, self._workers)
+            sources |= {source.name: source for source in self._from_path(path)}
         for repository in self._settings.repositories:
             for source in scan(self._sync(repository)):
                 if source.name not in sources:

@@ -24,7 +24,7 @@ from pilotlight_predictor.backends.python.functions import (
     declared,
     declared_outputs,
 )
-from pilotlight_predictor.backends.python.source import UserModule, trim_traceback
+from pilotlight_predictor.backends.python.source import UserModule, import_reason, trim_traceback
 from pilotlight_predictor.backends.python.triton import model as triton_model
 from pilotlight_predictor.backends.python.triton import pb_utils
 from pilotlight_predictor.backends.python.triton.bls import BlsCaller
@@ -214,5 +214,5 @@ def _guarded(name: str, module: UserModule, make: Callable[[], T]) -> T:
     except PredictorError:
         raise
     except Exception as error:
-        failed = LoadFailed(f"model {name!r} could not be initialised: {type(error).__name__}: {error}")
+        failed = LoadFailed(f"model {name!r} could not be initialised: {import_reason(error)}")
         raise failed from trim_traceback(error, module.folders)

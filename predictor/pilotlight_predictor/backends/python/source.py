@@ -50,8 +50,8 @@ class UserModule:
             raise
         except Exception as error:
             self.close()
-            reason = f"{type(error).__name__}: {error}"
-            raise LoadFailed(f"{path.name} could not be imported: {reason}") from trim_traceback(error, self._folders)
+            failed = LoadFailed(f"{path.name} could not be imported: {import_reason(error)}")
+            raise failed from trim_traceback(error, self._folders)
 
     @property
     def folders(self) -> Sequence[str]:
@@ -155,6 +155,13 @@ def _contains(folder: Path, top: str) -> bool:
         return True
     bare = folder / top
     return bare.is_dir() and any(bare.glob("*.py")) and importlib.util.find_spec(top) is None
+
+
+def import_reason(error: BaseException) -> str:
+    """Return the reason of a failed import or start of user code; of a missing package with the fix."""
+    if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
+        return f"the package {error.name!r} is not installed; name it in requirements.txt beside model.py"
+    return f"{type(error).__name__}: {error}"
 
 
 def trim_traceback(error: BaseException, folders: Sequence[str]) -> BaseException:

@@ -1,0 +1,61 @@
+"""A predictor whose model has requirements: it is executed again in their environment, or says what is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.ports import free_port
+from tests.serving import RunningServer
+from tests.wheels import offline, write_wheel
+
+MODEL = "import tiny\n\n\ndef predict(x):\n    return {'y': x + tiny.ANSWER}\n"
+REQUEST = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    write_wheel(tmp_path / "wheels", "tiny", source="ANSWER = 41")
+    folder = tmp_path / "churn"
+    folder.mkdir()
+    (folder / "model.py").write_text(MODEL)
+    (folder / "requirements.txt").write_text("tiny")
+    return folder
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])  # known before it listens, and known after the fetch
+def test_a_model_is_served_in_its_environment(model: Path, tmp_path: Path, scheme: str) -> None:
+    flags = (
+        "--model-path",
+        f"{scheme}{model}",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "--http-port",
+        str(free_port()),
+    )
+    server = RunningServer(tmp_path, *flags, env=offline(tmp_path / "wheels"))
+    try:
+        assert server.infer("churn", REQUEST).json()["outputs"][0]["data"] == [42.0]
+        executed = Path(f"/proc/{server.process.pid}/cmdline").read_text().split("\0")[0]
+        assert Path(executed).is_relative_to(tmp_path / "cache" / "environments")
+    finally:
+        server.stop()
+
+
+def run(model: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "pilotlight_predictor", *arguments, str(model)]
+    env = {**offline(model.parent / "wheels"), "PATH": "", "HOME": str(model.parent)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+
+
+def test_requirements_that_cannot_be_installed_end_the_start_with_the_reason(model: Path) -> None:
+    (model / "requirements.txt").write_text("-e .")
+    ended = run(model, "--model-path")
+    assert ended.returncode == 1
+    assert "requirements.txt, line 1: -e .: paths and URLs are not installed; name a package" in ended.stderr
+
+
+def test_the_command_for_images_says_what_it_misses(model: Path) -> None:
+    (model / "requirements.txt").unlink()
+    assert run(model, "environment").returncode == 1
+    assert run(model, "environment", "--help").returncode == 2

@@ -1,7 +1,8 @@
-"""Resolve the content of model URIs before a plan: digests and snapshots of local models, versions of remote ones."""
+"""Resolve the content of model URIs before a plan: digests, snapshots, environments; versions of remote models."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from pilotlight.errors import PlatformError
@@ -23,7 +24,8 @@ def resolve(documents: "Documents", capabilities: "Capabilities", mode: PinMode,
 
     `local`: they are for this machine; on a cluster a path is one of the image.
     """
-    from pilotlight.k8s.model_pins import REMOTE_SCHEMES, is_local, scheme_of
+    from pilotlight.contract import LOCAL_CAPABILITIES
+    from pilotlight.k8s.model_pins import REMOTE_SCHEMES, is_local, local_path, scheme_of
     from pilotlight.release.model_pins import unpinned_uris, with_pins
 
     uris = unpinned_uris(documents, capabilities)
@@ -41,6 +43,9 @@ def resolve(documents: "Documents", capabilities: "Capabilities", mode: PinMode,
     for uri, reason in reasons.items():
         if uri not in pins:
             output.note(f"note: a revision serves whatever {uri} holds when it starts: {reason}")
+    if mode != "compare" and capabilities.target == LOCAL_CAPABILITIES["target"]:
+        for uri in filter(is_local, pins):
+            _install_requirements(local_path(uri))
     return with_pins(documents, pins)
 
 
@@ -77,6 +82,24 @@ def _pin_local(uri: str, mode: PinMode) -> "ModelPin":
         place = error.filename or path
         message = f"storageUri: {path} cannot be read or kept: {place}: {error.strerror or error}"
         raise PlatformError(message, "serve it where it is: platformctl deploy --no-snapshot") from error
+    finally:
+        ticker.close()
+
+
+def _install_requirements(path: str) -> None:
+    """Build the environment of a Python model before anything is deployed; other targets do so where a replica runs."""
+    from pilotlight.targets.local import model_environments
+    from pilotlight.targets.local.home_directory import home
+
+    requirements = model_environments.find(path)
+    if requirements is None:
+        return
+    ticker = output.ProgressLog()
+    try:
+        environment = model_environments.ensure(requirements, home(), partial(ticker.log, "Installing"))
+        ticker.log("Installed", f"{requirements.path} in {environment}")
+    except OSError as error:
+        raise PlatformError(f"{requirements.path} cannot be installed: {error}") from error
     finally:
         ticker.close()
 

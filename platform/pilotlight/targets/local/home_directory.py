@@ -31,6 +31,7 @@ class Home:
         self.sockets = self.run / "replicas"  # a folder for each replica; only its owner may enter it
         self.copies = self.run / "models"  # private copies of models that others can change, a folder for each replica
         self.cache = root / "cache"
+        self.environments = self.cache / "environments"  # of Python models with requirements: model_environments.py
         self.models = root / "models"  # snapshots of local models: model_snapshots.py
 
     def create(self) -> "Home":

@@ -25,6 +25,7 @@ import msgspec
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.model_pins import ModelPin
+from pilotlight.wire.environments.requirements import FILES as REQUIREMENTS
 from pilotlight.wire.shared_files import replace_file
 
 T = TypeVar("T")
@@ -102,13 +103,18 @@ class ModelSnapshots:
         changed = self.changed_files(pin, path)
         content = self._entry(pin) / "content"
         if changed == []:
-            return str(content / Path(path).name) if content.exists() else path
+            return self.content(pin, path)
         if changed is None:
             problem = f"the copy of {path} that this revision serves is gone ({pin.digest[:19]})"
         else:
             where = "its snapshot" if content.exists() else path
             problem = f"{where} has changed since this revision was deployed: {', '.join(changed[:3])}"
         raise ModelChanged(f"ModelChanged: {problem}", "deploy it again: platformctl deploy -f FILE")
+
+    def content(self, pin: ModelPin, path: str) -> str:
+        """Return the path of the snapshot; of a model without one its own."""
+        content = self._entry(pin) / "content"
+        return str(content / Path(path).name) if content.exists() else path
 
     def changed_files(self, pin: ModelPin, path: str) -> list[str] | None:
         """Compare with the record; None: there is none."""
@@ -262,11 +268,12 @@ def is_companion(file: Path, name: str) -> bool:
     """Return whether a file of that name is read beside a model file, or is that file.
 
     Those that begin with its name (weights of an ONNX model), the configuration and example of a model, and of a
-    Python model the other modules.
+    Python model the other modules and the requirements.
     """
     suffixes = {".py": (".py",), ".onnx": (".data",)}.get(file.suffix, ())
     belongs = name.startswith((f"{file.stem}.", f"{file.stem}_"))
-    return name == file.name or belongs or name in COMPANIONS or Path(name).suffix in suffixes
+    named = (*COMPANIONS, *(REQUIREMENTS if file.suffix == ".py" else ()))
+    return name == file.name or belongs or name in named or Path(name).suffix in suffixes
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:

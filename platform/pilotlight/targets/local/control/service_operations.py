@@ -22,6 +22,7 @@ from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s import access_annotations
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.timestamps import utc_now
+from pilotlight.targets.local import model_environments
 from pilotlight.targets.local.control import persistence
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.rollback_candidates import rollback_candidates, with_failed_revisions
@@ -80,13 +81,15 @@ class Engine:
         self.store.close()
 
     async def _collect_snapshots(self) -> None:
-        """Remove the snapshots of models that no stored release needs, now and then."""
+        """Remove the snapshots and environments of models that no stored release needs, now and then."""
         snapshots = ModelSnapshots(self.home.models)
         while True:
             with log_and_continue("collecting snapshots of models"):
-                needed = {digest for _, digest, *_ in self.store.local_pins()}
-                for name in await asyncio.to_thread(snapshots.collect, needed, time.time()):
+                pins = {(path, digest) for path, digest, *_ in self.store.local_pins()}
+                for name in await asyncio.to_thread(snapshots.collect, {digest for _, digest in pins}, time.time()):
                     log.info("removed the snapshot %s: no release needs it", name)
+                for name in await asyncio.to_thread(model_environments.collect, self.home, pins, time.time()):
+                    log.info("removed the environment %s: no release needs it, and no replica has used it", name)
             await asyncio.sleep(COLLECT_EVERY_S)
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:

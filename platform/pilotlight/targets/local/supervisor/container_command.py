@@ -30,7 +30,7 @@ _PREDICTOR: Final = ("-m", "pilotlight_predictor")
 _INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
 _PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"})
 _SANDBOXED: Final = ("PATH", "LANG", "LD_LIBRARY_PATH")  # a proxy's URL may hold a password
-_INHERITED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_", "REGISTRY_")
+_INHERITED_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "HF_", "REGISTRY_", "UV_")  # UV_: indexes of requirements
 _ADDRESSES: Final = frozenset({
     "--host", "--http-address", "--grpc-address", "--metrics-address",
     "--http-port", "--port", "--grpc-port", "--metrics-port",

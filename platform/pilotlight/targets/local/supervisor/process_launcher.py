@@ -1,6 +1,7 @@
 """Launcher of `local`: replicas are processes of this machine, started by a shim or forked by a pilot light.
 
-One that is isolated (isolation/isolated_process.py) is prepared in a thread, and never forked. The exit of all is
+One that is isolated (isolation/isolated_process.py), or whose model has requirements (model_environments.py), is
+prepared in a thread, and never forked. The exit of all is
 watched through the kernel. Other launchers run the client programs of their daemons with it.
 """
 
@@ -17,6 +18,7 @@ from typing import Final
 
 from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import is_local
+from pilotlight.targets.local import model_environments
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
@@ -34,6 +36,8 @@ from pilotlight.targets.local.supervisor.launcher import (
 from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
+from pilotlight.wire.environments.environment import python_of
+from pilotlight.wire.environments.requirements import Requirements
 
 Prepared = tuple[Sequence[str], Mapping[str, str]]  # command and environment
 LOG: Final = logging.getLogger("pilotlight.supervisor")
@@ -187,6 +191,8 @@ class ProcessLauncher:
         if launch.revision.container.isolation:
             return self._start_isolated(launch, record, observer)
         launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
+        if (requirements := model_environments.of_container(launch.revision.container)) is not None:
+            return self._start_in_environment(requirements, launch, record, observer)
         env = container_command.variables(launch, record.gpus, self.home, self.gateway_url, os.environ)
         command = container_command.command(launch.revision.container, self.python)
         (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -200,6 +206,24 @@ class ProcessLauncher:
         finally:
             os.close(log)
         observer.on_started(container_command.address(launch.revision.container, self.home, record.id))
+        return handle
+
+    def _start_in_environment(
+        self, requirements: Requirements, launch: Launch, record: Replica, observer: LaunchObserver
+    ) -> ProcessHandle:
+        """Start a new process in the environment of its model; the replica is pending while a missing one is built."""
+        container = launch.revision.container
+        env = container_command.variables(launch, record.gpus, self.home, self.gateway_url, os.environ)
+        (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = ProcessHandle(self, record, observer, container)
+        observer.on_pending("preparing the environment of its requirements")
+
+        def prepare() -> Prepared:
+            environment = model_environments.ensure(requirements, self.home, partial(LOG.info, "%s: %s", record.id))
+            return container_command.command(container, python_of(environment)).argv, env
+
+        address = container_command.address(container, self.home, record.id)
+        handle.execute_prepared(prepare, partial(observer.on_started, address))
         return handle
 
     def _start_isolated(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:

@@ -15,6 +15,7 @@ from msgspec import structs
 from pilotlight import contract
 from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import is_local, local_path
+from pilotlight.targets.local import model_environments
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
 from pilotlight.targets.local.supervisor import container_command
@@ -22,6 +23,7 @@ from pilotlight.targets.local.supervisor.isolation import sandbox
 from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
 from pilotlight.targets.local.supervisor.isolation.model_copy import copy_model
 from pilotlight.targets.local.supervisor.replica_record import Launch
+from pilotlight.wire.environments.environment import python_of
 from pilotlight.wire.unix_socket import SCHEME
 
 ENV_MODEL: Final = contract.ENV_MODEL_PATH
@@ -60,10 +62,23 @@ def prepare(
         # Object stores read credentials of their own programs from the user's home.
         return [*command.argv], {**env, ENV_MODEL: model, contract.ENV_CACHE_DIR: cached, "HOME": str(home.cache)}
     cache = home.sockets / launch.replica
-    command = container_command.command(container, python)
+    environment = _environment(model, home)
+    command = container_command.command(container, python_of(environment) if environment is not None else python)
     plan = sandbox.plan(launch.replica, cache.stat().st_uid, (model, source), command.argv, home, cache, os.environ)
     limits.detect()  # the sandbox makes a group of its own below them
     memory, cpus = container.memory_limit or plan.memory, container.cpu_limit or plan.cpus
-    plan = structs.replace(plan, memory=min(plan.memory, memory), cpus=min(plan.cpus, cpus))
+    mounted = ((str(environment),) * 2,) if environment is not None else ()
+    plan = structs.replace(
+        plan, memory=min(plan.memory, memory), cpus=min(plan.cpus, cpus), read_only=(*plan.read_only, *mounted)
+    )
     inside = dict.fromkeys(container_command.HOST_SETTINGS, f"{SCHEME}{sandbox.CACHE}")
     return sandbox.command(plan), {**env, **inside, contract.ENV_CACHE_DIR: sandbox.CACHE, "HOME": sandbox.CACHE}
+
+
+def _environment(model: str, home: Home) -> Path | None:
+    """Return the environment of a copied model, built from wheels alone: no code of the model runs outside its sandbox.
+
+    No link is followed: it would show a file of this machine in a refusal.
+    """
+    requirements = model_environments.find(model, links=False) if model.startswith("/") else None
+    return model_environments.ensure(requirements, home, lambda line: None).resolve() if requirements else None

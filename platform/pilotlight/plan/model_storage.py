@@ -17,9 +17,10 @@ from pilotlight.contract import ENV_CACHE_DIR, ENV_MODEL_PATH
 from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import REMOTE_SCHEMES
 from pilotlight.plan import document_annotations, model_pins
-from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.component_context import PlanContext, written_containers
 from pilotlight.plan.types import DecisionLog
 from pilotlight.spec.service import BaseModel
+from pilotlight.wire.environments.requirements import CODE, FILE, LOCK
 
 Json = Any
 Object = dict[str, Json]
@@ -62,6 +63,7 @@ def decide_storage(context: PlanContext, log: DecisionLog) -> ModelStorage:
         return ModelStorage()
     log.decide(context.component.role, "storage", method.__name__.strip("_").replace("_", " "), reason)
     _check_shared_cache(context, method, log)
+    _check_requirements(context, log)
     return _with_adapter(context, method(context, uri), log)
 
 
@@ -170,6 +172,18 @@ def _check_shared_cache(context: PlanContext, method: StorageMethod, log: Decisi
         log.warn("PL387", path, f"has no effect: {reason}; remove it")
     elif written:
         log.decide(context.component.role, "model cache", written, "revisions and replicas share what they fetch")
+
+
+def _check_requirements(context: PlanContext, log: DecisionLog) -> None:
+    """Warn where each new pod installs the requirements of its model, as far as pins list its files."""
+    pins = model_pins.pins_of(context, model_uris(context)).values()
+    files = {path.rpartition("/")[2] for pin in pins for path in pin.files}
+    brings_image = any(container.get("image") for container in written_containers(context.component))
+    if not context.choice.is_pilotlight or brings_image or not _has_volumes(context):
+        return
+    if CODE in files and files & {FILE, LOCK}:
+        message = "has requirements, which each new pod installs before it serves; build an image with them"
+        log.warn("PL389", location(context)[1], message)
 
 
 def _cache_volume(context: PlanContext) -> tuple[Object, Object]:

@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.platform.plan.building import FOREIGN, env, in_mode, kserve, workload
+from tests.platform.plan.building import CATALOGUE, FOREIGN, changed, codes, env, in_mode, kserve, workload
 
 from pilotlight.contract import ENV_MODEL_PINS
 from pilotlight.errors import UsageError
 from pilotlight.k8s.model_pins import ModelPin, changed_files, decode, encode
 from pilotlight.k8s.names import ANNOTATION_PINS
-from pilotlight.plan.types import Workload
+from pilotlight.plan import plan
+from pilotlight.plan.types import Capabilities, Workload
 from pilotlight.spec.service import Service
 
 REMOTE = "s3://models/iris/model.onnx"
@@ -80,3 +81,21 @@ def test_changed_files_have_a_sign_each() -> None:
     old = ModelPin("sha256:1", 3, {"a": "1", "b": "1", "c": "1"})
     assert changed_files(old, ModelPin("sha256:2", 3, {"a": "1", "b": "2", "d": "1"})) == ["~ b", "- c", "+ d"]
     assert changed_files(old, ModelPin("sha256:2", 9)) == []
+
+
+def test_requirements_that_every_new_pod_installs_are_reported() -> None:
+    code, packages = {"churn/model.py": "a"}, {"churn/requirements.txt": "b"}
+
+    def reported(files: dict[str, str], target: str = "kubernetes", image: str = "") -> bool:
+        service = pinned(kserve(uri=REMOTE), {REMOTE: ModelPin("commit:1", 1, files)})
+        if image:
+            model = service.components["predictor"].model
+            assert model is not None
+            service = changed(service, model=replace(model, container={"image": image}))
+        return "PL389" in codes(plan(service, CATALOGUE, Capabilities(target=target)).warnings)
+
+    assert reported(code | packages)
+    assert not reported(packages)  # such as those of an MLflow model
+    assert not reported(code | packages, image="registry.example.com/pilotlight/predictor:churn")
+    for target in ("local", "docker"):  # which keep what was installed
+        assert not reported(code | packages, target)

@@ -35,26 +35,17 @@ class Lock(NamedTuple):
         return f"requirements/{self.name}.txt"
 
 
+TABLES = ("sklearn", "xgboost", "lightgbm", "mlflow")
 LOCKS = (
     Lock("uv"),
-    Lock(
-        "test",
-        extras=(
-            "onnx", "torch", "text", "sklearn", "xgboost", "lightgbm", "catboost", "mlflow", "kserve", "cloud", "otel",
-            "dev",
-        ),
-    ),
+    Lock("test", extras=("onnx", "torch", "text", *TABLES, "catboost", "kserve", "cloud", "otel", "dev")),
     Lock("build", constraint="test"),
     Lock("run", extras=("onnx",), constraint="test"),
     Lock("image-cpu", extras=("onnx", "cloud", "grpc", "auth"), constraint="test"),
     Lock("image-cuda", extras=("cuda", "cloud", "grpc", "auth"), constraint="test"),
     Lock("image-torch", extras=("onnx", "torch", "cloud", "grpc", "auth"), constraint="test"),
     Lock("image-text", extras=("onnx", "text", "cloud", "grpc", "auth"), constraint="test"),
-    Lock(
-        "image-sklearn",
-        extras=("onnx", "sklearn", "xgboost", "lightgbm", "mlflow", "cloud", "grpc", "auth"),
-        constraint="test",
-    ),
+    Lock("image-sklearn", extras=("onnx", *TABLES, "cloud", "grpc", "auth"), constraint="test"),
     Lock("image-platform", extras=("cloud", "auth", "controller", "media", "prometheus"), constraint="test"),
     Lock("models", dependencies=False),
     Lock("checkov"),

@@ -134,7 +134,8 @@ class Reconciler:
         canary = stored_history.decode_history(self.target.canary(key)).current
         tried = None
         if canary is not None and canary.phase == "RolledBack":
-            tried = next((one for one in self.target.releases(key) if one.generation == canary.generation), None)
+            # Its generation is that of the release that took it back.
+            tried = next((one for one in self.target.releases(key) if one.generation < canary.generation), None)
         installed, _ = self.target.catalogue([service.namespace])
         changed = decision.catalogue_changed(release, [each for _, each in installed])
         drift = self._drift(key) if complete else ()

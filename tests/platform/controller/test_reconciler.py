@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from tests.platform.controller.documents import IRIS, KEY, KIND, Json, annotated, iris
 from tests.platform.targets.kubernetes.fake_cluster import KNATIVE
 from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
 
 from pilotlight.canary import stored_history
+from pilotlight.canary.runner import CanaryRunner
 from pilotlight.controller.object_cache import WATCHED, CachedCluster, ObjectCache
 from pilotlight.controller.reconciler import Reconciler
 from pilotlight.controller.settings import ControllerSettings
@@ -272,7 +274,7 @@ def test_nothing_is_remembered_of_a_service_that_is_deleted(live: LiveCluster) -
     assert [len(each) for each in remembered] == [0, 0, 0]
 
 
-def test_a_document_with_a_canary_is_tried_beside_the_one_that_serves() -> None:
+def test_a_document_with_a_canary_is_tried_once_beside_the_one_that_serves() -> None:
     serverless = {name: value for name, value in IRIS["spec"]["predictor"].items() if not name.startswith("scale")}
     document = {**iris(), "spec": {"predictor": serverless}}
     with LiveCluster(document, kinds=(*LIVE, *KNATIVE)) as live:
@@ -289,6 +291,18 @@ def test_a_document_with_a_canary_is_tried_beside_the_one_that_serves() -> None:
         process.passes(2)
         assert not live.find("ControllerRevision", "iris-release-3")
         assert live.find("InferenceService", "iris")["spec"]["canary"] == {"steps": "10,100"}
+
+        target = process.reconciler.target
+        stored = target.canary(KEY)
+        assert stored is not None
+        ended = replace(stored_history.decode_history(stored), current=replace(record, command="abort"))
+        target.save_canary(KEY, stored_history.encode_history(ended), stored.version)
+        CanaryRunner(target).tick(KEY)
+        process.passes(3)
+        assert live.find("ControllerRevision", "iris-release-3")["data"]["note"].startswith("canary rolled back")
+        assert not live.find("ControllerRevision", "iris-release-4"), "the document is not tried again"
+        ready = live.find("InferenceService", "iris")["status"]["conditions"][0]
+        assert (ready["type"], ready["reason"]) == ("Ready", "CanaryRolledBack")
 
 
 def content(live: LiveCluster) -> list[Json]:

@@ -34,7 +34,7 @@ class Observed(NamedTuple):
     drift: tuple[str, ...] = ()  # objects that differ from the release
     unrepaired: tuple[str, ...] = ()  # of those, what the last repair has not changed
     canary: Canary | None = None  # the newest, running or ended
-    canary_release: Release | None = None  # of a canary that was rolled back
+    canary_release: Release | None = None  # of a canary that was, or is being, rolled back
 
 
 class Decision(NamedTuple):
@@ -55,7 +55,9 @@ def decide(observed: Observed) -> Decision:
     if release is None:
         return Decision("apply", "Created")
     if canary is not None and not canary.ended_at:
-        same = _content(service, shared=False) == _content(_released(release), shared=False)
+        # Its runner applies the release that takes it back before it ends.
+        written = [_released(each) for each in (release, observed.canary_release) if each]
+        same = _content(service, shared=False) in [_content(each, shared=False) for each in written]
         return Decision("none") if same else Decision("apply", "Updated")
     if _content(service) != _content(_released(release)):
         tried = observed.canary_release

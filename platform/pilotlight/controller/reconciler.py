@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from pilotlight.canary import start_request, stored_history
+from pilotlight.canary.canary_state import Canary
 from pilotlight.controller import decision
 from pilotlight.controller.decision import Decision, Observed
 from pilotlight.controller.object_cache import CachedCluster
@@ -132,14 +133,24 @@ class Reconciler:
             return Observed(service)
         key = (service.namespace, service.name)
         canary = stored_history.decode_history(self.target.canary(key)).current
-        tried = None
-        if canary is not None and canary.phase == "RolledBack":
-            # Its generation is that of the release that took it back.
-            tried = next((one for one in self.target.releases(key) if one.generation < canary.generation), None)
         installed, _ = self.target.catalogue([service.namespace])
         changed = decision.catalogue_changed(release, [each for _, each in installed])
         drift = self._drift(key) if complete else ()
+        tried = self._tried(release, canary)
         return Observed(service, release, complete, changed, drift, self._unrepaired.get(key, ()), canary, tried)
+
+    def _tried(self, newest: Release, canary: Canary | None) -> Release | None:
+        """Return the release of a canary that was, or is being, rolled back; None: it is the newest, or promoted.
+
+        The canary's generation becomes that of the release that took it back when it ends, after that is applied.
+        """
+        rolled_back = canary is not None and canary.phase == "RolledBack"
+        if canary is None or not (rolled_back or (not canary.ended_at and canary.generation < newest.generation)):
+            return None
+        earlier = canary.generation - rolled_back
+        return next(
+            (one for one in self.target.releases((newest.namespace, newest.name)) if one.generation <= earlier), None
+        )
 
     def _drift(self, key: Key) -> tuple[str, ...]:
         return tuple(f"{each.key[1]} {each.key[3]} {_DRIFT[each.kind]}" for each in self.target.drift(key))

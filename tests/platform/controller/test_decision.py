@@ -103,6 +103,15 @@ def test_a_canary_that_runs_is_left_to_its_runner() -> None:
     assert step(newer, canary_release(newer), canary=canary("Progressing"), drift=("x",)) == ("none", "")
 
 
+def test_a_canary_whose_runner_has_applied_the_stable_release_and_not_ended_it_yet_is_left_alone() -> None:
+    newer, running = iris(timeout=120), canary("Progressing")
+    assert step(newer, RELEASED, canary=running, canary_release=canary_release(newer)) == ("none", "")
+    assert step(iris(timeout=99), RELEASED, canary=running, canary_release=canary_release(newer)) == (
+        "apply",
+        "Updated",
+    )
+
+
 def test_an_edit_replaces_a_canary_that_runs() -> None:
     running = canary_release(iris(timeout=120))
     assert step(iris(timeout=99), running, canary=canary("Progressing")) == ("apply", "Updated")

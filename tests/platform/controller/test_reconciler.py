@@ -1,15 +1,17 @@
 """Reconciliation of one InferenceService over a cluster that takes writes, without the watches of the operator."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
-from msgspec.structs import replace
 from tests.platform.controller.documents import IRIS, KEY, KIND, Json, annotated, iris
 from tests.platform.targets.kubernetes.fake_cluster import KNATIVE
 from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
 
-from pilotlight.canary import stored_history
-from pilotlight.canary.runner import CanaryRunner
+from pilotlight.canary import observation, stored_history
+from pilotlight.canary.actions import RollBack
+from pilotlight.canary.probes import Deadline
+from pilotlight.canary.runner import CanaryRunner, execute
 from pilotlight.controller.object_cache import WATCHED, CachedCluster, ObjectCache
 from pilotlight.controller.reconciler import Reconciler
 from pilotlight.controller.settings import ControllerSettings
@@ -293,12 +295,12 @@ def test_a_document_with_a_canary_is_tried_once_beside_the_one_that_serves() -> 
         assert live.find("InferenceService", "iris")["spec"]["canary"] == {"steps": "10,100"}
 
         target = process.reconciler.target
-        stored = target.canary(KEY)
-        assert stored is not None
-        ended = replace(stored_history.decode_history(stored), current=replace(record, command="abort"))
-        target.save_canary(KEY, stored_history.encode_history(ended), stored.version)
+        state = observation.observe(target, KEY, record)
+        execute(target, state, RollBack("too slow"), Deadline.of_round(time.monotonic))
+        process.passes(2)
+        assert not live.find("ControllerRevision", "iris-release-4"), "its runner has not ended the canary yet"
         CanaryRunner(target).tick(KEY)
-        process.passes(3)
+        process.passes(2)
         assert live.find("ControllerRevision", "iris-release-3")["data"]["note"].startswith("canary rolled back")
         assert not live.find("ControllerRevision", "iris-release-4"), "the document is not tried again"
         ready = live.find("InferenceService", "iris")["status"]["conditions"][0]

@@ -87,7 +87,7 @@ def test_a_bad_document_is_rolled_back_and_a_good_one_promoted(
         seconds_until(lambda: service.canary().get("weight") == 30, "the good one has its first share")
         controller.kill()
         controller.start()
-        seconds_until(lambda: service.canary()["phase"] == "Promoted", "another controller promotes it", 240)
+        seconds_until(lambda: service.canary().get("phase") == "Promoted", "another controller promotes it", 240)
         promoted = service.canary()["revision"]
         seconds_until(lambda: service.traffic() == {promoted: 100}, "everything leads on")
         seconds_until(lambda: service.ready().get("status") == "True", "it is ready")

@@ -163,9 +163,6 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "exec → model ready: time, of KServe's", 0.25, times("start.ready_s", "kserve"), IMPORTS, more_is_better=False
     ),
-    beside("scikit-learn, 32 connections: requests/s", 10, "tables.sklearn.rps", "mlserver"),
-    beside("XGBoost, 32 connections: requests/s", 10, "tables.xgboost.rps", "mlserver"),
-    beside("LightGBM, 32 connections: requests/s", 10, "tables.lightgbm.rps", "mlserver"),
     beside("gRPC, 1 row, 1 connection: calls/s", None, "grpc.r1c1.rps", "triton"),
     beside("gRPC, 1 row, 8 connections: calls/s", None, "grpc.r1c8.rps", "triton"),
     beside("gRPC, 8 rows, 8 connections: calls/s", None, "grpc.r8c8.rps", "triton"),

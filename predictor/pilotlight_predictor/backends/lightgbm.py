@@ -40,7 +40,7 @@ class Booster:
     @property
     def names(self) -> list[str]:
         buffers = [ctypes.create_string_buffer(_NAME_LENGTH) for _ in range(self.width)]
-        pointers = (ctypes.c_char_p * self.width)(*map(ctypes.addressof, buffers))
+        pointers = (ctypes.c_void_p * self.width)(*map(ctypes.addressof, buffers))
         count, longest = ctypes.c_int(), ctypes.c_size_t()
         self._call(
             "LGBM_BoosterGetFeatureNames", self._handle, self.width, ctypes.byref(count), ctypes.c_size_t(_NAME_LENGTH),

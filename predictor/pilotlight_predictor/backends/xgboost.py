@@ -113,7 +113,7 @@ def _methods(booster: Booster) -> Methods:
 
     def classes(table: Array) -> Array:
         result = booster.predict(table)
-        return (result > 0.5).astype(np.int64) if result.ndim == 1 else result.argmax(axis=1)  # type: ignore[no-any-return]
+        return (result > 0.5).astype(np.int64) if result.ndim == 1 else result.argmax(axis=1)
 
     saved = json.loads(booster.attribute("scikit_learn") or "{}")
     if saved.get("_estimator_type") == "classifier":

@@ -41,8 +41,8 @@ def detect(path: Path) -> Detected | None:
     for row in FORMATS:
         if any(next(path.glob(sign), None) for sign in row.signs):
             return Detected(row, path, row.phrase)
-    if row := mlserver_format(read_settings(path)):
-        return Detected(row, path, f"{row.phrase} (settings of MLServer)")
+    if known := mlserver_format(read_settings(path)):
+        return Detected(known, path, f"{known.phrase} (settings of MLServer)")
     if phrase := huggingface_phrase(path):
         return Detected(NAMED["huggingface"], path, phrase)
     models = _models(path)

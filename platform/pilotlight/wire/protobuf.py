@@ -37,7 +37,7 @@ def tag(number: int, wire_type: int) -> bytes:
     return varint(number << 3 | wire_type)
 
 
-def delimited(number: int, payload: bytes) -> bytes:
+def delimited(number: int, payload: bytes | memoryview) -> bytes:
     return tag(number, BYTES) + varint(len(payload)) + payload
 
 

@@ -5,10 +5,12 @@ Sessions are safe to call from several threads, so the clones of an instance sha
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pilotlight.wire.protobuf import MalformedMessage
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
+from pilotlight_predictor.backends.onnx_zipmap import without_zipmap
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count, tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
@@ -31,9 +33,10 @@ _MISFIT: Final = r"(?is)while running \w+ node.*(broadcast|dimension|shape|axis|
 class OnnxInstance(TensorInstance):
     quick = True
 
-    def __init__(self, session: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], quick: bool) -> None:
+    def __init__(self, session: Any, quick: bool, labels: Mapping[str, Sequence[str]]) -> None:
         self._session = session
-        self.inputs, self.outputs, self.quick = inputs, outputs, quick
+        self.quick, self.labels = quick, labels
+        self.inputs, self.outputs = inputs, outputs = _specs(session.get_inputs()), _specs(session.get_outputs())
         self._names = [spec.name for spec in outputs]
         self._types = [spec.datatype for spec in outputs]
         self._plain = all(spec.datatype not in {"BYTES", "BF16"} for spec in (*inputs, *outputs))
@@ -54,7 +57,7 @@ class OnnxInstance(TensorInstance):
             raise _client_error(error) or error from None
 
     def clone(self) -> "OnnxInstance":
-        return OnnxInstance(self._session, self.inputs, self.outputs, self.quick)
+        return OnnxInstance(self._session, self.quick, self.labels)
 
     def close(self) -> None:
         del self._session, self._run
@@ -75,8 +78,8 @@ def load(spec: LoadSpec) -> OnnxInstance:
     # Threads do not spin by default: each would use 40 ms of CPU after every run and its start.
     options.add_session_config_entry(SPINNING, str(_number(spec, SPINNING, most=1)))
     options.log_severity_level = 4  # failures are raised and logged by us
-    session = _session(runtime, spec, options)
-    return OnnxInstance(session, _specs(session.get_inputs()), _specs(session.get_outputs()), spec.device.kind == "cpu")
+    session, labels = _session(runtime, spec, options)
+    return OnnxInstance(session, spec.device.kind == "cpu", labels)
 
 
 def _import() -> Any:
@@ -99,9 +102,16 @@ def _number(spec: LoadSpec, name: str, most: int = 4096) -> int:
     return int(text)
 
 
-def _session(runtime: Any, spec: LoadSpec, options: Any) -> Any:
+def _session(runtime: Any, spec: LoadSpec, options: Any) -> tuple[Any, Mapping[str, Sequence[str]]]:
+    """Return the session, and the class labels of a classifier's probabilities by output."""
+    labels: Mapping[str, Sequence[str]] = {}
     try:
         session = runtime.InferenceSession(str(spec.path), options, providers=_providers(runtime, spec))
+        if any(node.type.startswith("seq(map(") for node in session.get_outputs()):
+            model, labels = without_zipmap(spec.path.read_bytes())
+            session = runtime.InferenceSession(model, options, providers=_providers(runtime, spec))
+    except MalformedMessage:
+        pass  # of another format, such as .ort: its output is refused by name
     except Exception as error:
         raise LoadFailed(f"{spec.path.name} is no ONNX model that onnxruntime can load: {error}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
@@ -110,7 +120,7 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> Any:
             reason = "the CUDA provider could not start; it needs the CUDA and cuDNN libraries that it was built for"
         message = f"model '{spec.config.name}' asks for {spec.device} but runs on the CPU: {reason}"
         log("device.missing", message, level="WARNING", model=spec.config.name)
-    return session
+    return session, labels
 
 
 def _providers(runtime: Any, spec: LoadSpec) -> list[Any]:
@@ -126,7 +136,8 @@ def _specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:
     specs = []
     for node in nodes:
         if node.type not in _DATATYPES:
-            raise LoadFailed(f"tensor '{node.name}' is a {node.type}, which V2 inference has no datatype for")
+            why = f"tensor '{node.name}' is a {node.type}, which V2 inference has no datatype for"
+            raise LoadFailed(f"{why}; export the model with tensors only (skl2onnx: options zipmap=False)")
         shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
         specs.append(TensorSpec(node.name, _DATATYPES[node.type], shape))
     return tuple(specs)

@@ -81,7 +81,7 @@ def load_version(
             config = getattr(instances[0], "completed", None) or config
             completed = complete(config, source.name, _file_info(row, instances[0]), _defaults(settings))
             completed = _with_decoupled(completed, is_decoupled(instances[0]))
-            labels = read_labels(source.model_dir, completed)
+            labels = getattr(instances[0], "labels", {}) | read_labels(source.model_dir, completed)
             if completed.sequence_batching is not None:
                 instances[:] = sequence_instances(instances, completed, source.model_dir)
         with _timed(phases, "warmup"):

@@ -74,7 +74,10 @@ def metadata(server: Server, served: ModelVersion, *, one_version: bool) -> dict
         "versions": [str(each.version) for each in versions],
         "platform": served.config.platform or served.config.backend,
         "inputs": tensor_metadata(served.inputs),
-        "outputs": tensor_metadata(served.outputs),
+        "outputs": [
+            {**output, "parameters": {"labels": labels}} if (labels := served.labels.get(output["name"])) else output
+            for output in tensor_metadata(served.outputs)
+        ],
     }
 
 

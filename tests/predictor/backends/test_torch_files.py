@@ -102,13 +102,39 @@ def test_shards_in_a_directory_are_joined(net: tuple[Path, Any, Any], spec: Call
     np.testing.assert_allclose(answer(spec(folder), x=X), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["model.pt", "model.pth"])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_state_dict_fills_the_module(net: tuple[Path, Any, Any], spec: Any, name: str, wrapped: bool) -> None:
+def checkpoint(form: str, weights: dict[str, Any]) -> Any:
+    """A file of torch.save, as tutorials, DataParallel and Lightning write it."""
+    renamed = {f"{form}{name}": value for name, value in weights.items()}
+    return {
+        "plain": weights,
+        "state_dict": {"state_dict": weights, "epoch": 3},
+        "model_state_dict": {"epoch": 3, "model_state_dict": weights, "optimizer_state_dict": {"lr": 1.0}, "loss": 0.1},
+        "model": {"model": weights, "epoch": 3},
+        "module.": renamed,
+        "model.": {"state_dict": {**renamed, "loss.weight": torch.ones(2)}, "pytorch-lightning_version": "2.6"},
+    }[form]
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.pth", "last.ckpt"])
+@pytest.mark.parametrize("form", ["plain", "state_dict", "model_state_dict", "model", "module.", "model."])
+def test_a_state_dict_fills_the_module(net: tuple[Path, Any, Any], spec: Any, name: str, form: str) -> None:
     folder, module, expected = net
-    weights = module.state_dict()
-    torch.save({"state_dict": weights, "epoch": 3} if wrapped else weights, folder / name)
+    torch.save(checkpoint(form, module.state_dict()), folder / name)
     np.testing.assert_allclose(answer(spec(folder / name), x=X), expected, rtol=1e-6)
+
+
+def test_weights_under_two_prefixes_are_not_guessed(net: tuple[Path, Any, Any], spec: Any) -> None:
+    folder, module, _ = net
+    twice = {f"{prefix}.{name}": value for prefix in ("model", "ema") for name, value in module.state_dict().items()}
+    torch.save({"state_dict": twice}, folder / "model.pt")
+    with pytest.raises(LoadFailed, match=r"(?s)does not fit the module of model.py.*ema.first"):
+        backend.load(spec(folder / "model.pt"))
+
+
+def test_the_only_module_class_of_model_py_needs_no_build(source: Any, net: tuple[Path, Any, Any], spec: Any) -> None:
+    path = source(MODULE.replace("def build():", "def other():"))
+    torch.save(net[1].state_dict(), path.parent / "model.pt")
+    np.testing.assert_allclose(answer(spec(path.parent / "model.pt"), x=X), net[2], rtol=1e-6)
 
 
 def test_weights_that_do_not_fit_name_the_keys(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
@@ -185,40 +211,14 @@ def test_nothing_is_initialised_only_to_be_replaced(source: Any) -> None:
     assert modules < 50
 
 
-def test_torchscript_needs_a_configuration_since_it_tells_no_types(
+def test_half_a_configuration_of_torchscript_is_completed(
     net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec], config: Any
 ) -> None:
     folder, module, expected = net
     torch.jit.trace(module, torch.from_numpy(X)).save(folder / "model.pt")
     x, y = {"x": ("FP32", (-1, 4))}, {"y": ("FP32", (-1, 2))}
-    for half in (config(x), config({}, y)):
-        with pytest.raises(LoadFailed, match=r"give it a config\.pbtxt with input and output; forward takes x"):
-            backend.load(spec(folder / "model.pt", half))
-    np.testing.assert_allclose(answer(spec(folder / "model.pt", config(x, y)), x=X), expected, rtol=1e-6)
-
-
-def test_torchscript_of_one_tensor_takes_rows_of_numbers(
-    net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec], config: Any
-) -> None:
-    folder, module, expected = net
-    torch.jit.trace(module, torch.from_numpy(X)).save(folder / "model.pt")
-    instance = backend.load(spec(folder / "model.pt", config()))
-    assert instance.inputs == [TensorSpec("x", "FP32", (-1, -1))]
-    assert instance.outputs == [TensorSpec("OUTPUT__0", "FP32", (-1, -1))]
-    np.testing.assert_allclose(instance.run({"x": tensor(X)})["OUTPUT__0"].array, expected, rtol=1e-6)
-
-
-def test_without_declared_inputs_a_name_that_fits_no_argument_is_the_clients_mistake(
-    net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]
-) -> None:
-    from safetensors.torch import save_file
-
-    path = net[0] / "model.safetensors"
-    save_file(net[1].state_dict(), path)
-    with pytest.raises(BadRequest, match=r"unexpected inference input 'INPUT__0'; the model's forward takes x"):
-        answer(spec(path), INPUT__0=X)
-    with pytest.raises(BadRequest, match=r"inputs must also hold x"):
-        answer(spec(path))
+    for some in (config(x), config({}, y), config(x, y)):
+        np.testing.assert_allclose(answer(spec(folder / "model.pt", some), x=X), expected, rtol=1e-6)
 
 
 def test_a_real_torchscript_model_hears_no_speech_in_silence(spec: Any, config: Any, ask: Any) -> None:
@@ -277,6 +277,32 @@ def test_a_pinned_pickled_module_runs(tmp_path: Path, spec: Callable[..., LoadSp
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     found = answer(spec(path, trusted_pickles={"model.pt": digest.upper()}), input=X)
     np.testing.assert_allclose(found, module(torch.from_numpy(X)).detach().numpy(), rtol=1e-6)
+
+
+@pytest.fixture
+def whole(net: tuple[Path, Any, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A whole module whose class is of the training script, as torch.save(model, FILE) writes it."""
+    import __main__
+
+    monkeypatch.setattr(__main__, "Net", type(net[1]), raising=False)
+    monkeypatch.setattr(type(net[1]), "__module__", "__main__")
+    torch.save(net[1], net[0] / "whole.pt")
+    monkeypatch.undo()
+    return net[0] / "whole.pt"
+
+
+def test_the_class_of_a_whole_module_is_found_in_model_py(whole: Path, net: tuple[Path, Any, Any], spec: Any) -> None:
+    pins = {"whole.pt": hashlib.sha256(whole.read_bytes()).hexdigest()}
+    instance = backend.load(spec(whole, trusted_pickles=pins))
+    assert instance.inputs == [TensorSpec("x", "FP32", (-1, 4))]
+    np.testing.assert_allclose(instance.run({"x": tensor(X)})["OUTPUT__0"].array, net[2], rtol=1e-6)
+
+
+def test_a_whole_module_without_its_class_says_where_to_put_it(whole: Path, spec: Any) -> None:
+    pins = {"whole.pt": hashlib.sha256(whole.read_bytes()).hexdigest()}
+    (whole.parent / "model.py").unlink()
+    with pytest.raises(LoadFailed, match=r"class __main__\.Net.*put a model\.py beside it that defines Net"):
+        backend.load(spec(whole, trusted_pickles=pins))
 
 
 class Classifier(torch.nn.Module):

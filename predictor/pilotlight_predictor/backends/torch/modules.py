@@ -4,13 +4,15 @@ TorchScript        a zip with code/            torch.jit.load
 exported program   a zip with models/*.json    torch.export.load          (safe_load.py)
 safetensors        with a model.py             weights assigned to the module that model.py builds
 state dict         with a model.py             the same, read with weights_only=True
-pickled module     only if pinned by its hash  torch.load in full         (safe_load.py)
+pickled module     only if pinned by its hash  torch.load in full, classes of model.py included (safe_load.py)
+
+A checkpoint is a state dict under one of the keys of _NESTED, its names perhaps with a prefix (`model.`, `module.`).
 """
 
 import inspect
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +22,13 @@ from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.functions import declared
 from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch import safe_load
+from pilotlight_predictor.backends.torch.derived_signature import derive, sample_config
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import weight_files
+from pilotlight_predictor.observability.logs import log
 
 if TYPE_CHECKING:
     import torch
@@ -34,10 +38,12 @@ if TYPE_CHECKING:
     from pilotlight_predictor.gpu.safetensors_upload import Block
 
 Weights = dict[str, Any]
+Specs = Sequence[TensorSpec]
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
 Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, TensorInfo]]]"
 _IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
 _SCALARS: Final = ("int", "float", "bool", "number")
+_NESTED: Final = ("model_state_dict", "state_dict", "model")  # keys of checkpoints, by torch's tutorials and Lightning
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +104,37 @@ def _torchscript(spec: LoadSpec) -> LoadedModule:
     if compute is not None:
         module = module.to(compute)
     arguments = [_script_argument(argument) for argument in module.forward.schema.arguments[1:]]
-    if spec.config.inputs and spec.config.outputs:
-        return LoadedModule(module, arguments, compute=compute)
+    inputs, outputs = _signature(spec, module, arguments, compute)
+    return LoadedModule(module, arguments, inputs, outputs, compute=compute)
+
+
+def _signature(
+    spec: LoadSpec, module: Any, arguments: Sequence[Argument], compute: Any, source: UserModule | None = None
+) -> tuple[Specs, Specs]:
+    """Return the tensors that model.py declares, else those that can be derived, else none, with a warning."""
+    import torch
+
+    inputs, outputs = declared(source.path) if source else ((), ())
+    if inputs or spec.config.inputs:
+        return inputs, outputs
+
+    def call(value: Any) -> Any:
+        with torch.no_grad():
+            on_device = value.to(str(spec.device))
+            return module(on_device.to(compute) if compute is not None and value.is_floating_point() else on_device)
+
+    if (derived := derive(module, arguments, call)) is not None:
+        return derived[0], () if spec.config.outputs else outputs or derived[1]
     required = [argument for argument in arguments if argument.required]
-    if spec.config.inputs or spec.config.outputs or [argument.takes for argument in required] != ["tensor"]:
-        raise LoadFailed(
-            f"{spec.path.name} is TorchScript, which does not tell the datatypes and shapes of its tensors: give it a "
-            f"config.pbtxt with input and output; forward takes {', '.join(a.name for a in arguments) or 'nothing'}"
-        )
-    rows = TensorSpec(required[0].name, "FP32", (-1, -1))
-    return LoadedModule(module, required, [rows], [rows._replace(name="OUTPUT__0")], compute=compute)
+    if isinstance(module, torch.jit.ScriptModule) and [argument.takes for argument in required] == ["tensor"]:
+        rows = TensorSpec(required[0].name, "FP32", (-1, -1))  # of numbers, as /predict sends them
+        return [rows], () if spec.config.outputs else [rows._replace(name="OUTPUT__0")]
+    message = (
+        f"model '{spec.config.name}' declares no inputs, so requests of any shape are tried: forward takes "
+        f"{', '.join(a.name for a in arguments) or 'nothing'}; declare them by a {sample_config(arguments)}"
+    )
+    log("model.undeclared", message, level="WARNING", model=spec.config.name)
+    return (), outputs
 
 
 def _script_argument(argument: Any) -> Argument:
@@ -142,13 +169,19 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
     source = UserModule(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
     empty = _build_early(source, spec) if source is not None else None
     blocks = spec.prefetched.wait() if spec.prefetched is not None else []
-    content = _safetensors(spec, blocks) if kind == "safetensors" else safe_load.load(spec)
+
+    def user_module() -> UserModule:
+        nonlocal source
+        source = source or UserModule(_module_file(spec), spec.model_dir)
+        return source
+
+    content = _safetensors(spec, blocks) if kind == "safetensors" else safe_load.load(spec, user_module)
+    content = unwrap_checkpoint(content)
     if isinstance(content, torch.nn.Module):
         module = content.to(str(spec.device))
     else:
-        source = source or UserModule(_module_file(spec), spec.model_dir)
+        empty = empty if empty is not None else build_module(_factory(user_module(), spec))
         weights = _state_dict(content, spec.path, precision_dtype(spec.precision))
-        empty = empty if empty is not None else build_module(_factory(source, spec))
         module = load_weights(empty, weights, str(spec.device), spec.path.name)
     compute = precision_dtype(spec.precision)
     if compute is None:  # float32 inputs are cast if all weights are half precision
@@ -156,9 +189,20 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
         compute = dtypes.pop() if dtypes in ({torch.float16}, {torch.bfloat16}) else None
     if compute is not None:
         module = module.to(compute)
-    inputs, outputs = declared(source.path) if source else ((), ())
-    arguments, parking = _forward_arguments(module), _parking(blocks)
-    return LoadedModule(module.eval(), arguments, inputs, outputs, compute=compute, source=source, parking=parking)
+    module, arguments, parking = module.eval(), _forward_arguments(module), _parking(blocks)
+    inputs, outputs = _signature(spec, module, arguments, compute, source)
+    return LoadedModule(module, arguments, inputs, outputs, compute=compute, source=source, parking=parking)
+
+
+def unwrap_checkpoint(content: Any) -> Any:
+    """Return the state dict or module that a checkpoint has beside its epoch, optimizer and so on."""
+    import torch
+
+    if isinstance(content, Mapping):
+        for key in _NESTED:
+            if isinstance(content.get(key), (Mapping, torch.nn.Module)):
+                return content[key]
+    return content
 
 
 def _build_early(source: UserModule, spec: LoadSpec) -> "torch.nn.Module":
@@ -202,9 +246,7 @@ def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
 
 
 def _state_dict(content: object, path: Path, dtype: "torch.dtype | None") -> Weights:
-    """Weights of a file, or of a checkpoint that has them under `state_dict`; floating ones cast to `dtype`."""
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
+    """Weights of a file; floating ones cast to `dtype`."""
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise LoadFailed(f"{path.name} holds {type(content).__name__}, must be a state dict: name → tensor")
     weights = dict(content)
@@ -213,6 +255,14 @@ def _state_dict(content: object, path: Path, dtype: "torch.dtype | None") -> Wei
             if value.is_floating_point():
                 weights[name] = value.to(dtype)
     return weights
+
+
+def _without_prefix(weights: Weights, names: Collection[str]) -> Weights:
+    """Remove the one prefix, such as Lightning's `model.`, under which all `names` of the module are."""
+    first = next(iter(names), "")
+    prefixes = {name.removesuffix(first) for name in weights if name.endswith(first)}
+    fitting = [prefix for prefix in prefixes if all(prefix + name in weights for name in names)]
+    return {name: weights[fitting[0] + name] for name in names} if len(fitting) == 1 and fitting[0] else weights
 
 
 def _module_file(spec: LoadSpec) -> Path:
@@ -227,14 +277,25 @@ def _module_file(spec: LoadSpec) -> Path:
 
 
 def _factory(source: UserModule, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
+    import torch
+
     name = spec.config.parameters.get("MODULE", "build")
     factory: Callable[[], torch.nn.Module] | None = getattr(source.module, name, None)
+    classes = [each for each in vars(source.module).values() if isinstance(each, type) and _defined(each, source)]
+    modules = [each for each in classes if issubclass(each, torch.nn.Module)]
+    if factory is None and name == "build" and len(modules) == 1:
+        factory = modules[0]
     if not callable(factory):
         raise LoadFailed(
             f"model.py of {spec.config.name!r} has no {name}: define build() -> torch.nn.Module, or set the parameter "
             f"MODULE to the name of a class or function in it"
         )
     return factory
+
+
+def _defined(cls: type, source: UserModule) -> bool:
+    """Whether model.py defines the class, rather than importing it."""
+    return cls.__module__ == source.module.__name__
 
 
 def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:
@@ -264,6 +325,7 @@ def build_module(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
 
 def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
     try:
+        weights = _without_prefix(weights, module.state_dict())
         module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
     except RuntimeError as error:
         raise LoadFailed(f"{file} does not fit the module of model.py: {error}") from error

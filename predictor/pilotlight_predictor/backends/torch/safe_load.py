@@ -7,12 +7,15 @@ import io
 import json
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, Final
 
 from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.trusted_pickles import open_trusted, refusal
 from pilotlight_predictor.core.tensors import TensorSpec
@@ -81,13 +84,17 @@ def _spec(name: str, value: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(name, datatype, tuple(int(size.get("as_int", -1)) for size in value["sizes"]))
 
 
-def load(spec: LoadSpec) -> Any:
-    """Read a file of torch.save: a state dict, or a whole module if the file is pinned."""
+def load(spec: LoadSpec, source: Callable[[], UserModule]) -> Any:
+    """Read a file of torch.save: a state dict, or a whole module if the file is pinned.
+
+    `source` imports the model.py beside it, for classes of the module that are not installed.
+    """
     import torch
 
     if spec.path.name in spec.trusted_pickles:
         with open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD) as file:
-            return torch.load(file, map_location=str(spec.device), weights_only=False)
+            unpickling = _unpickling(spec, source)
+            return torch.load(file, map_location=str(spec.device), weights_only=False, pickle_module=unpickling)
     mmap = zipfile.is_zipfile(spec.path)
     try:
         return torch.load(spec.path, map_location=str(spec.device), weights_only=True, mmap=mmap)
@@ -95,6 +102,28 @@ def load(spec: LoadSpec) -> Any:
         raise refusal(spec.path, _MORE, _INSTEAD) from error
     except (RuntimeError, EOFError, KeyError) as error:
         raise LoadFailed(f"{spec.path.name} is damaged or no file of torch.save: {error}") from error
+
+
+def _unpickling(spec: LoadSpec, source: Callable[[], UserModule]) -> ModuleType:
+    """Return a pickle module that finds classes of the training script, `__main__.Net`, in the model.py."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            with suppress(ImportError, AttributeError):
+                if module != "__main__":  # ours is another one
+                    return super().find_class(module, name)
+            beside = spec.path.with_name("model.py").is_file()
+            if beside and (found := getattr(source().module, name, None)) is not None:
+                return found
+            raise LoadFailed(
+                f"{spec.path.name} holds a whole module of the class {module}.{name}, which is not to be found here: "
+                f"put a model.py beside it that defines {name}, or save its weights by torch.save(model.state_dict(), "
+                f"FILE)"
+            )
+
+    module = ModuleType("pilotlight_pickle")
+    module.__dict__.update({**vars(pickle), "__name__": "pilotlight_pickle", "Unpickler": Unpickler})
+    return module
 
 
 def load_exported(spec: LoadSpec) -> Any:

@@ -52,6 +52,7 @@ TABLE = (
     BackendEntry("pilotlight_predictor.scheduling.ensemble", ("ensemble",), ()),
     BackendEntry("pilotlight_predictor.backends.text.backend", ("text", "transformers"), (), graphs=True, data=True),
     BackendEntry("pilotlight_predictor.backends.huggingface.backend", ("huggingface",), (), data=True),
+    BackendEntry("pilotlight_predictor.backends.mlflow.backend", ("mlflow",), (), numpy=True),
     BackendEntry("pilotlight_predictor.backends.tensorflow", ("tensorflow_savedmodel",), ("model.savedmodel",)),
     BackendEntry(
         "pilotlight_predictor.backends.tensorflow", ("tensorflow_graphdef", "tensorflow"), ("model.graphdef",)

@@ -17,6 +17,7 @@ TABLE: Final = (
     "pilotlight_predictor.protocols.openai.routes",
     "pilotlight_predictor.protocols.trtis.routes",
     "pilotlight_predictor.protocols.plain_predict.routes",
+    "pilotlight_predictor.protocols.invocations",
     "pilotlight_predictor.protocols.status_and_metrics",
 )
 # Needed by probes and most clients; the others would double the modules that a start imports.

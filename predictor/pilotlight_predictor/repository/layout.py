@@ -68,7 +68,7 @@ def plain_source(path: Path, name: str | None = None) -> ModelSource:
     source = _source(path, name)
     if source.versions:
         return _check_name(source)
-    if source.config_path or _model_entries(path):
+    if source.config_path or _model_entries(path) or backend_for_folder(path):
         return _check_name(ModelSource(source.name, path, {1: path}, source.config_path, plain=True))
     expected = ", ".join(dict.fromkeys(name for row in TABLE for name in row.files))
     entries = ", ".join(sorted(entry.name for entry in path.iterdir())[:10]) or "nothing"

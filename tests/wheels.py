@@ -29,7 +29,7 @@ def write_wheel(
 
 
 def write_source(folder: Path, name: str, setup: str, version: str = "1.0") -> None:
-    """Write a source distribution whose setup.py is `setup`."""
+    """Write a source distribution that runs `setup` when it is built."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as archive:
         for path, text in {"setup.py": setup, "PKG-INFO": f"Name: {name}\nVersion: {version}\n"}.items():

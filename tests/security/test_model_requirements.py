@@ -31,7 +31,7 @@ LINES = (
     "-i https://evil.example/simple",
     "-ihttps://evil.example/simple",
     "--index-url=https://evil.example/simple",
-    "--index-url https://pypi.org/simple --extra-index-url https://evil.example",
+    "--only-binary-not-quite x",
     "--extra-index-url http://169.254.169.254/",
     "--find-links /home",
     "-f /home",

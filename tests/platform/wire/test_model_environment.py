@@ -102,7 +102,7 @@ def test_a_lock_file_is_installed_as_it_says(index: Index) -> None:
     project = '[project]\nname = "m"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["tiny"]\n'
     (index.model / "pyproject.toml").write_text(project)
     write_wheel(index.wheels, "smaller", "2.0")
-    package = '\n[[package]]\nname = "{}"\nversion = "1.0"\nsource = {{ registry = "https://pypi.org/simple" }}\n'
+    package = '\n[[package]]\nname = "{}"\nversion = "1.0"\nsource = {{ registry = "https://index.example/simple" }}\n'
     (index.model / "uv.lock").write_text(
         'version = 1\nrevision = 3\nrequires-python = ">=3.11"\n'
         '\n[[package]]\nname = "m"\nversion = "1"\nsource = { virtual = "." }\ndependencies = [{ name = "tiny" }]\n'

@@ -74,7 +74,6 @@ def test_models_of_one_folder_must_agree(tmp_path: Path) -> None:
 
 def test_what_people_write_is_read() -> None:
     text = b"""\xef\xbb\xbf# of the model
---index-url https://pypi.org/simple/
 --only-binary=:all:
 tiny == 1.0  # a comment
 numpy>=2,<3 ; python_version >= "3.11"

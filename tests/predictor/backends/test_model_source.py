@@ -121,5 +121,5 @@ def test_a_failing_import_is_told_with_the_users_own_frames(source: Write) -> No
 
 
 def test_a_library_that_is_not_installed_is_named(source: Write) -> None:
-    with pytest.raises(LoadFailed, match="No module named 'no_such_library'"):
+    with pytest.raises(LoadFailed, match="the package 'no_such_library' is not installed; name it in"):
         loaded(source("import no_such_library"))

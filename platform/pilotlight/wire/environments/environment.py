@@ -182,8 +182,8 @@ def _exported(requirements: Requirements, stage: Path, run: _Uv) -> tuple[str, .
     folder = Path(requirements.folder)
     try:
         project = tomllib.loads((folder / PROJECT).read_text())
-    except (OSError, ValueError) as error:
-        raise RequirementsRefused(f"{requirements.path}: {PROJECT} cannot be read: {error}") from None
+    except ValueError as error:
+        raise RequirementsRefused(f"{folder / PROJECT} cannot be read: {error}") from None
     if "workspace" in project.get("tool", {}).get("uv", {}):
         raise RequirementsRefused(f"{folder / PROJECT}: tool.uv.workspace reads other folders", f"write a {FILE}")
     copy = stage / "project"

@@ -1,7 +1,7 @@
 """Requirements of a Python model: `requirements.txt`, or `uv.lock` with `pyproject.toml`, where its model.py is.
 
-Names, versions, markers and hashes, and nothing else: packages come as wheels from the indexes of whoever runs the
-platform, so no line of a model makes the installation run code, read a file or open a connection of its choice.
+Names, versions, markers and hashes, and nothing else: packages come as wheels from the operator's indexes, so no line
+of a model makes the installation run code, read a file or open a connection of its choice.
 """
 
 import os
@@ -12,16 +12,9 @@ FILE, LOCK, PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
 FILES: Final = (FILE, LOCK, PROJECT)
 CODE: Final = "model.py"
 MAX_BYTES: Final = 4 << 20
-PYPI: Final = "https://pypi.org/simple"
-INDEX: Final = (
-    "packages come from the platform's own indexes",
-    "set UV_DEFAULT_INDEX, UV_INDEX or UV_FIND_LINKS there",
-)
+INDEX: Final = ("packages come from the operator's indexes", "remove the line; UV_DEFAULT_INDEX and UV_INDEX name them")
 WHEELS: Final = ("only wheels are installed", "remove the line; build a wheel and add its folder to UV_FIND_LINKS")
-NAMED: Final = (
-    "paths and URLs are not installed",
-    "name a package of an index, or put the module into the model's folder",
-)
+NAMED: Final = ("paths and URLs are not installed", "name a package, or put the module into the model's folder")
 UNKNOWN: Final = ("this option is not known here", "remove the line")
 FLAT: Final = ("no other file is read", f"write its lines into {FILE}")
 # Reason and fix by option.
@@ -30,7 +23,6 @@ REFUSED: Final = {
     "-i": INDEX, "--index-url": INDEX, "--extra-index-url": INDEX, "--no-index": INDEX, "-f": INDEX,
     "--find-links": INDEX, "--trusted-host": INDEX, "--no-binary": WHEELS,
 }  # fmt: skip
-INDEXES: Final = ("-i", "--index-url")
 IGNORED: Final = ("--only-binary", "--prefer-binary", "--require-hashes")  # hashes that are given are checked anyway
 ARCHIVES: Final = (".whl", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz")
 _NAME: Final = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?"
@@ -145,8 +137,8 @@ def judge(content: bytes, path: str) -> tuple[str, ...]:
     for number, line in _logical_lines(text):
         matched, (reason, fix) = re.fullmatch(_REQUIREMENT, line, re.ASCII), NAMED
         if line.startswith("-"):
-            option, value = re.match(r"([^\s=]*)[\s=]*(.*)", line).groups()  # type: ignore[union-attr]
-            if option in IGNORED or (option in INDEXES and value.rstrip("/") == PYPI):
+            option = re.split(r"[\s=]", line, maxsplit=1)[0]
+            if option in IGNORED:
                 continue
             reason, fix = REFUSED.get(option) or REFUSED.get(option[:2], UNKNOWN)
         if matched is None or matched[1].lower().endswith(ARCHIVES):

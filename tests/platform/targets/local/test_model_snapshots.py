@@ -232,3 +232,13 @@ def test_a_time_that_was_set_back_does_not_hide_a_change_from_a_deploy(snapshots
     pin = snapshots.pin(str(model), snapshot=True)
     write(model / "config.pbtxt", "name: 'n'")  # same size, same time
     assert snapshots.digest(str(model)).digest != pin.digest
+
+
+def test_requirements_belong_to_a_python_model_and_to_no_other(snapshots: ModelSnapshots, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("churn.py", "iris.onnx", "requirements.txt", "uv.lock", "pyproject.toml"):
+        write(folder / name, name)
+    python = snapshots.digest(str(folder / "churn.py")).files
+    assert set(python) == {"churn.py", "requirements.txt", "uv.lock", "pyproject.toml"}
+    assert set(snapshots.digest(str(folder / "iris.onnx")).files) == {"iris.onnx"}

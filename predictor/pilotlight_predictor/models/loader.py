@@ -54,8 +54,7 @@ def load_version(
 ) -> LoadedVersion:
     """Load a version. `config`: that of the repository or an override, if any; the result's is complete."""
     phases: dict[str, float] = {}
-    declared = config or ModelConfig(name=source.name)
-    declared = replace(declared, parameters={**settings.model.parameters, **declared.parameters})
+    declared = _with_parameters(config or ModelConfig(name=source.name), settings)
     if declared.sequence_batching is not None:
         check_sequences_can_be_served(declared, settings.server.workers)
     if declared.ensemble:
@@ -90,6 +89,11 @@ def load_version(
         discard(instances)
         raise
     return LoadedVersion(completed, version, instances, labels, phases, warmup.trial_ns, warmup.verified)
+
+
+def _with_parameters(config: ModelConfig, settings: Settings) -> ModelConfig:
+    """Add the parameters of --model-parameter that the configuration does not set."""
+    return replace(config, parameters={**settings.model.parameters, **config.parameters})
 
 
 def _load_ensemble(source: ModelSource, version: int, config: ModelConfig, settings: Settings) -> LoadedVersion:

@@ -143,7 +143,7 @@ def _nested(array: Array, write: Callable[[Any], Any]) -> Any:
 
 def _text_or_b64(item: bytes) -> Any:
     if isinstance(item, JsonText):
-        return orjson.Fragment(item)
+        return orjson.Fragment(bytes(item))
     try:
         return item.decode()
     except UnicodeDecodeError:

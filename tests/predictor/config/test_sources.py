@@ -17,6 +17,7 @@ SAMPLES: dict[value_types.ValueKind, tuple[str, Any]] = {
     value_types.MEMORY: ("25 %", "25%"),
     value_types.MILLISECONDS: ("2.5", 2.5),
     value_types.NETWORKS: ("10.0.0.0/8", ("10.0.0.0/8",)),
+    value_types.PARAMETERS: ("task=fill-mask", {"task": "fill-mask"}),
     value_types.PICKLES: ("w.pkl=" + "aB" * 32, {"w.pkl": "ab" * 32}),
     value_types.PINS: ('{"s3://b/m": {"size": 1}}', {"s3://b/m": {"size": 1}}),
     value_types.PORT: ("9123", 9123),

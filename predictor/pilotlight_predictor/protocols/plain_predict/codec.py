@@ -247,7 +247,7 @@ def _write(array: Array) -> bytes:
         return dump_json(np.ascontiguousarray(array))
     texts = np.empty(array.size, object)
     texts[:] = [
-        orjson.Fragment(item) if isinstance(item, JsonText) else item.decode("utf-8", "replace")
+        orjson.Fragment(bytes(item)) if isinstance(item, JsonText) else item.decode("utf-8", "replace")
         for item in array.ravel()
     ]
     return dump_json(texts.reshape(array.shape).tolist())

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.predictor.backends.huggingface.conftest import answers, load_folder, request
-from tests.predictor.backends.huggingface.tiny_tasks import write_vit, write_wav2vec2
+from tests.predictor.backends.huggingface.tiny_tasks import write_vit, write_wav2vec2, write_whisper
 
 from pilotlight_predictor.backends.huggingface.backend import HuggingFaceInstance
 from pilotlight_predictor.errors import BadRequest
@@ -67,16 +67,29 @@ def test_an_image_too_large_to_decode_is_refused(vit: HuggingFaceInstance) -> No
         vit.execute([request(image=[file.getvalue()])])
 
 
-def test_speech_is_transcribed_as_by_the_pipeline(ctc: HuggingFaceInstance, models: Path) -> None:
+def transcribed(instance: HuggingFaceInstance, folder: Path, **options: object) -> list[str]:
+    """Texts of two audios in one batch, after holding them to those of transformers' pipeline."""
     generator = np.random.default_rng(0)
-    audios = [generator.uniform(-0.5, 0.5, size).astype(np.float32) for size in (4000, 9000)]
-    judge = transformers.pipeline("automatic-speech-recognition", model=str(models / "ctc"), device="cpu")
+    audios = [generator.uniform(-0.5, 0.5, size).astype(np.float32) for size in (4000, 16000)]
+    judge = transformers.pipeline("automatic-speech-recognition", model=str(folder), device="cpu")
     heard = [(audio * 32767).astype("<i2").astype(np.float32) / 32768 for audio in audios]
-    expected = [judge({"raw": audio, "sampling_rate": 16000})["text"] for audio in heard]
-    assert [a["text"][0].decode() for a in answers(ctc, *(request(audio=[wav(audio)]) for audio in audios))] == expected
-    assert len(set(expected)) == 2
-    stereo = np.repeat(audios[0], 2)
-    assert answers(ctc, request(audio=[wav(stereo, channels=2)]))[0]["text"][0].decode() == expected[0]
+    expected = [judge({"raw": audio, "sampling_rate": 16000}, **options)["text"] for audio in heard]
+    texts = [row["text"][0].decode() for row in answers(instance, *(request(audio=[wav(audio)]) for audio in audios))]
+    assert texts == expected
+    assert answers(instance, request(audio=[wav(np.repeat(audios[0], 2), channels=2)]))[0]["text"] == [
+        texts[0].encode()
+    ]
+    return texts
+
+
+def test_speech_is_transcribed_as_by_the_pipeline(ctc: HuggingFaceInstance, models: Path) -> None:
+    assert len(set(transcribed(ctc, models / "ctc"))) == 2
+
+
+def test_whisper_transcribes_as_by_the_pipeline_without_beams(models: Path) -> None:
+    folder = write_whisper(models / "whisper")
+    instance = load_folder(folder, max_new_tokens="8")
+    assert all(transcribed(instance, folder, generate_kwargs={"max_new_tokens": 8, "num_beams": 1}))
 
 
 @pytest.mark.parametrize(

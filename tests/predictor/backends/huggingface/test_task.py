@@ -138,6 +138,8 @@ class TestWeights:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with pytest.raises(LoadFailed, match=f"--trust-pickle pytorch_model.bin={digest}"):
             load_folder(folder)
+        with pytest.raises(LoadFailed, match=r"pytorch_model\.bin has SHA-256"):
+            load_folder(folder, {"pytorch_model.bin": "0" * 64})
 
     def _replace_by_pickle(self, folder: Path, more: dict[str, object]) -> Path:
         import torch

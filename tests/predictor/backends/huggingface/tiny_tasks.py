@@ -103,3 +103,21 @@ def save(folder: Path, architecture: str, config: Any, processor: Any) -> Path:
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
     return folder
+
+
+def write_whisper(folder: Path) -> Path:
+    import transformers
+
+    tokenizer = transformers.WhisperTokenizer(
+        vocab={letter: n for n, letter in enumerate(string.ascii_lowercase)}, merges=[]
+    )
+    start, end = tokenizer.convert_tokens_to_ids("<|startoftranscript|>"), tokenizer.eos_token_id
+    settings = transformers.WhisperConfig(
+        vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=8, max_target_positions=40,
+        init_std=0.5, decoder_start_token_id=start, bos_token_id=end, eos_token_id=end, pad_token_id=end,
+    )  # fmt: skip
+    extractor = transformers.WhisperFeatureExtractor(feature_size=8)
+    return save(
+        folder, "WhisperForConditionalGeneration", settings, transformers.WhisperProcessor(extractor, tokenizer)
+    )

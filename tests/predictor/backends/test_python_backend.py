@@ -9,6 +9,7 @@ import pytest
 from pilotlight_predictor.backends.python import backend
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, bf16_from_float, bf16_to_float
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.repository.model_config import ModelConfig
 
 ONES = np.ones((1, 2), np.float32)
 
@@ -243,7 +244,7 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
     ("text", "message"),
     [
         ("x = 1", "defines none of: def predict, class Model"),
-        ("class Model: pass", r"neither execute\(inputs\) nor execute_batch\(batch\)"),
+        ("class Model: pass", r"none of execute\(inputs\), execute_batch\(batch\), predict\(x\)"),
         ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),
         ("def predict(: pass", r"model\.py is no Python that can be read"),
     ],
@@ -256,6 +257,28 @@ def test_a_model_that_cannot_be_loaded_says_why(source: Any, spec: Any, text: st
 def test_a_configuration_with_other_inputs_is_refused(source: Any, spec: Any, config: Any) -> None:
     with pytest.raises(LoadFailed, match="lists the inputs image, but predict takes x"):
         backend.load(spec(source("def predict(x): return x"), config({"image": ("FP32", (1,))})))
+
+
+TWO = """
+class First:
+    def execute(self, inputs):
+        return {"first": inputs["x"]}
+
+class Second:
+    def __init__(self):
+        self.factor = 3
+
+    def predict(self, x):
+        return {"second": x * self.factor}
+"""
+
+
+def test_the_class_that_is_named_serves(source: Any, spec: Any, ask: Any) -> None:
+    for name, factor in {"First": 1, "Second": 3}.items():
+        (answer,) = backend.load(spec(source(TWO), ModelConfig("m", parameters={"class": name}))).execute([ask(x=ONES)])
+        np.testing.assert_array_equal(answer[name.lower()].array, ONES * factor)
+    with pytest.raises(LoadFailed, match=r"model\.py of model 'm' defines no class Third"):
+        backend.load(spec(source(TWO), ModelConfig("m", parameters={"class": "Third"})))
 
 
 PARKS = """

@@ -2,14 +2,14 @@
 
 class TritonPythonModel     Triton's, unchanged                  triton/model.py
 class … (kserve.Model)      KServe's, unchanged                  kserve.py
-class Model                 initialize / execute / finalize      functions.py
+class Model                 initialize, execute or predict       functions.py; another name by the parameter `class`
 def predict(x, y)           argument names are input names       functions.py
 """
 
 from collections.abc import Callable, Sequence
 from itertools import count
 from operator import index
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from pilotlight_predictor.backends.base import Answer, DecoupledRequest, LoadSpe
 from pilotlight_predictor.backends.python import kserve
 from pilotlight_predictor.backends.python.functions import (
     ClassModel,
+    Declared,
     FunctionModel,
     ModelEventLoop,
     Specs,
@@ -34,6 +35,7 @@ from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorErro
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 T = TypeVar("T")
+CLASS_PARAMETER: Final = "class"
 
 
 class UserModelParking:
@@ -190,6 +192,8 @@ def _create_instance(
 
 def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> UserModel:
     known = declared_outputs(spec.config, outputs)
+    if name := spec.config.parameters.get(CLASS_PARAMETER):
+        return _named_model(module, name, spec, known)
     if isinstance(getattr(module, "TritonPythonModel", None), type):
         kind = triton_model.DecoupledTritonModel if spec.config.decoupled else triton_model.TritonModel
         return kind(module.TritonPythonModel, triton_model.triton_args(spec), known, caller)
@@ -206,6 +210,15 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
         f"{spec.path.name} of model {spec.config.name!r} defines none of: def predict, class Model, "
         f"class TritonPythonModel, a subclass of kserve.Model"
     )
+
+
+def _named_model(module: Any, name: str, spec: LoadSpec, known: Declared) -> UserModel:
+    cls = getattr(module, name, None)
+    if not isinstance(cls, type):
+        raise LoadFailed(f"{spec.path.name} of model {spec.config.name!r} defines no class {name}")
+    if kserve.is_model_class(cls):
+        return kserve.KserveModel(cls, spec, known)
+    return ClassModel(cls, triton_model.triton_args(spec), known)
 
 
 def _guarded(name: str, module: UserModule, make: Callable[[], T]) -> T:

@@ -253,7 +253,7 @@ class FunctionModel(PerRequestModel):
 
 
 class ClassModel(PerRequestModel):
-    """`class Model`: initialize(args), execute(inputs) or execute_batch(list of inputs), finalize().
+    """`class Model`: initialize(args), execute(inputs) or execute_batch(list of inputs) or predict(x, y), finalize().
 
     Each instance creates its own object.
     """
@@ -266,8 +266,12 @@ class ClassModel(PerRequestModel):
             self.loop.resolve(self.model.initialize(dict(args)))
         self._batch = getattr(self.model, "execute_batch", None)
         self._single = getattr(self.model, "execute", None)
+        if self._batch is None and self._single is None and callable(getattr(self.model, "predict", None)):
+            self._single = FunctionModel(self.model.predict, declared).call
         if self._batch is None and self._single is None:
-            raise LoadFailed(f"class {cls.__name__} of model.py has neither execute(inputs) nor execute_batch(batch)")
+            raise LoadFailed(
+                f"class {cls.__name__} of model.py has none of execute(inputs), execute_batch(batch), predict(x)"
+            )
 
     def call(self, inputs: dict[str, Array]) -> Any:
         assert self._single is not None

@@ -27,15 +27,18 @@ from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 
+def is_model_class(cls: type) -> bool:
+    """Whether a class is a subclass of kserve.Model; it must have imported kserve then."""
+    kserve = sys.modules.get("kserve")
+    return kserve is not None and issubclass(cls, kserve.Model)
+
+
 def find_model_class(module: ModuleType) -> type | None:
     """The one subclass of kserve.Model defined in the module; None if there is none."""
-    kserve = sys.modules.get("kserve")
-    if kserve is None:
-        return None
     classes = [
         value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__
     ]
-    models = [cls for cls in classes if issubclass(cls, kserve.Model)]
+    models = [cls for cls in classes if is_model_class(cls)]
     if len(models) > 1:
         names = ", ".join(cls.__name__ for cls in models)
         raise LoadFailed(f"model.py defines {len(models)} subclasses of kserve.Model ({names}), must be one")

@@ -111,6 +111,7 @@ docs: $(VENV)/.run ## write the pages that are made from code
 	$(BIN)/python -m tests.predictor.config.settings_page > docs/settings.md
 	$(BIN)/python -m tests.predictor.metrics.metrics_page > docs/metrics.md
 	$(BIN)/python -m tests.platform.lint.lint_page > docs/lint.md
+	$(BIN)/python -m tests.platform.catalogue.formats_page > docs/formats.md
 
 screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots

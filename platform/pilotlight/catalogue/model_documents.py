@@ -16,14 +16,9 @@ from pilotlight.spec.field_types import child_path, read, suggestion
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Group, Reference, Service
 from pilotlight.spec.yaml_nodes import Node
+from pilotlight.wire.model_formats import by_name, find_format
 
 Json = Any
-FORMAT_OF_ENDING: Final = {
-    ".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript",
-    ".safetensors": "safetensors", ".py": "python", ".joblib": "sklearn", ".pkl": "sklearn", ".pickle": "sklearn",
-    ".bst": "xgboost", ".ubj": "xgboost", ".pmml": "pmml", ".plan": "tensorrt", ".engine": "tensorrt",
-    ".savedmodel": "tensorflow", ".pdmodel": "paddle", ".mar": "pytorch", ".gguf": "gguf",
-}  # fmt: skip
 FORMAT_OF_SCHEME: Final = {"hf": {"ome": "safetensors", "kserve": "huggingface"}}
 
 
@@ -196,12 +191,18 @@ def _inline(service: Service, component: Component | None, problems: Problems) -
     return None
 
 
+def canonical_format(name: str) -> str:
+    """Return the name of a format that is written as `torch`, `transformers` or `scikit-learn`; unknown ones as is."""
+    row = find_format(name)
+    return row.name if row is not None else name
+
+
 def guess_format(uri: str, group: Group) -> tuple[str, str]:
     """Derive a model's format from its URI, with the reason; ("", "") if unknown."""
     scheme, _, rest = uri.rpartition("://")
     ending = PurePosixPath(rest.split("?", 1)[0]).suffix.lower()
-    if ending in FORMAT_OF_ENDING:
-        return FORMAT_OF_ENDING[ending], f"format {FORMAT_OF_ENDING[ending]} because the address ends in {ending}"
+    if row := by_name(rest.split("?", 1)[0]):
+        return row.name, f"format {row.name} because the address ends in {ending}"
     if scheme in FORMAT_OF_SCHEME:
         guess = FORMAT_OF_SCHEME[scheme][group]
         return guess, f"format {guess} because the address begins with {scheme}://"

@@ -7,15 +7,20 @@ has is a mismatch. Entries of our own runtimes may have `*`, which matches any v
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from pilotlight.catalogue.document_types import parameter_count
-from pilotlight.catalogue.model_documents import reference_path
+from pilotlight.catalogue.model_documents import canonical_format, reference_path
 from pilotlight.catalogue.runtime_merge import node_engine
+from pilotlight.contract import ENV_TRUST_PICKLE
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.service import BaseModel, Component, ModelSpec, Runtime, Service, SupportedFormat
+from pilotlight.wire.model_formats import by_name
 
 ANY: Final = "*"
+# Formats whose files are pickles, unless they end in .skops.
+PICKLED: Final = ("sklearn", "mlflow")
 ANNOTATION_CLASS: Final = "ome.io/accelerator-class"
 DEFAULT_PROTOCOL: Final = "v1"
 _VERSION: Final = re.compile(r"(v?)(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?(?:\.(0|[1-9]\d*)([.+-].+)?)?")
@@ -39,7 +44,7 @@ def mismatches(entry: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]
     return tuple(
         mismatch._replace(unspecified=True) if model.guessed and mismatch.field in _GUESSED else mismatch
         for mismatch in (
-            _name("format", "modelFormat.name", entry.name, model.format),
+            _name("format", "modelFormat.name", canonical_format(entry.name), canonical_format(model.format)),
             _version("format", "modelFormat.version", entry.version, model.format_version, entry.operator),
             _name("framework", "modelFramework.name", entry.framework, model.framework),
             _version("framework", "modelFramework.version", offered, model.framework_version, entry.framework_operator),
@@ -139,6 +144,21 @@ class Objection(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeHost:
+    """What a target runs: any image, or our own predictor alone."""
+
+    target: str = ""
+    images: bool = True
+
+    def refusal(self, runtime: Runtime) -> str:
+        """Return why the target cannot run a runtime; empty if it can."""
+        return "" if self.images or runtime.is_pilotlight else f"{self.target} runs no images but our own predictor"
+
+
+ANY_HOST: Final = RuntimeHost()
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One evaluated runtime. `score` is OME's sum or KServe's priority; 0 if rejected."""
 
@@ -150,7 +170,12 @@ class Candidate:
 
 
 def evaluate_runtime(
-    runtime: Runtime, service: Service, component: Component, model: BaseModel | None, explicit: bool = False
+    runtime: Runtime,
+    service: Service,
+    component: Component,
+    model: BaseModel | None,
+    explicit: bool = False,
+    host: RuntimeHost = ANY_HOST,
 ) -> Candidate:
     """Evaluate a runtime; a rejected one has the first reason. `explicit`: the service names it."""
     entry = _best_format(runtime, model, explicit)
@@ -162,12 +187,27 @@ def evaluate_runtime(
         return Candidate(runtime, False, 0, hard.message, entry)
     if explicit:
         return Candidate(runtime, True, _score(runtime, entry), "it is named by the service", entry)
-    if entry is None or not entry.auto_select:
+    # Where nothing but our predictor runs, there is no other runtime that autoSelect could leave a format to.
+    if entry is None or not (entry.auto_select or (runtime.is_pilotlight and not host.images)):
         return Candidate(runtime, False, 0, "autoSelect is off; it must be named to be used", entry)
+    pickles = runtime.is_pilotlight and host.images
+    if refusal := host.refusal(runtime) or (_pickle_refusal(component, model) if pickles else ""):
+        return Candidate(runtime, False, 0, refusal, entry)
     score = _score(runtime, entry)
     what = entry.name if entry.version in ("", ANY) else f"{entry.name} {entry.version}".strip()
     reason = f"serves {what}, {'score' if runtime.group == 'ome' else 'priority'} {score}"
     return Candidate(runtime, True, score, reason, entry)
+
+
+def _pickle_refusal(component: Component, model: BaseModel | None) -> str:
+    """Return why our predictor leaves a model that may be a pickle to runtimes that load any; empty if it does not."""
+    if model is None or canonical_format(model.format) not in PICKLED or model.storage_uri.endswith(".skops"):
+        return ""
+    containers = [component.runner or {}, *component.pod.get("containers", ())]
+    containers += [component.model.container] if component.model is not None else []
+    if any(variable.get("name") == ENV_TRUST_PICKLE for each in containers for variable in each.get("env") or ()):
+        return ""
+    return f"the model may be a pickle, which it loads only by its SHA-256: set {ENV_TRUST_PICKLE} in env, or name it"
 
 
 def _best_format(runtime: Runtime, model: BaseModel | None, explicit: bool) -> SupportedFormat | None:
@@ -187,7 +227,7 @@ def _best_format(runtime: Runtime, model: BaseModel | None, explicit: bool) -> S
 def _format_mismatches(runtime: Runtime, entry: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
     if runtime.group == "ome":
         return mismatches(entry, model)
-    if entry.name != model.format:
+    if canonical_format(entry.name) != canonical_format(model.format):
         message = f"the model has format {model.format}, the runtime serves {entry.name}"
         return (Mismatch("modelFormat.name", message, unspecified=model.guessed),)
     if model.format_version and model.format_version != entry.version != ANY:
@@ -269,6 +309,10 @@ def _kserve_objections(runtime: Runtime, component: Component, model: ModelSpec)
         spoken = ", ".join(runtime.protocols)
         message = f"protocol {protocol} is asked for, the runtime speaks {spoken}"
         yield Objection("PL223", path, Mismatch("protocolVersions", message))
+    ending = PurePosixPath(model.storage_uri).suffix
+    if runtime.server_type == "torchserve" and ending != ".mar" and by_name(model.storage_uri) is not None:
+        message = f"TorchServe reads folders of .mar archives, the storageUri ends in {ending}"
+        yield Objection("PL222", "", Mismatch("storageUri", message))
     if runtime.multi_model:
         message = "it is for ModelMesh, which shares one runtime among models"
         yield Objection("PL222", "", Mismatch("multiModel", message))

@@ -10,7 +10,9 @@ from typing import Final
 
 from pilotlight.catalogue.model_documents import group_of, reference_path, resolve_model
 from pilotlight.catalogue.runtime_score import (
+    ANY_HOST,
     Candidate,
+    RuntimeHost,
     brings_image,
     evaluate_runtime,
     is_for_nodes,
@@ -37,8 +39,10 @@ class Selection:
     reason: str = ""
 
 
-def select_runtime(service: Service, component: Component, catalogue: Catalogue) -> Selection:
-    """Select the named runtime after validating it, else the best that fits, else none.
+def select_runtime(
+    service: Service, component: Component, catalogue: Catalogue, host: RuntimeHost = ANY_HOST
+) -> Selection:
+    """Select the named runtime after validating it, else the best that fits and that the host runs, else none.
 
     Engine, decoder and router share one runtime: a selection for one of them reports every problem.
     """
@@ -54,7 +58,7 @@ def select_runtime(service: Service, component: Component, catalogue: Catalogue)
     elif model is None:
         selection = _without_model(service, component, problems)
     else:
-        selection = _select_best(service, component, model, catalogue, problems)
+        selection = _select_best(service, component, model, catalogue, host, problems)
     return replace(selection, model=model, problems=tuple(problems.items))
 
 
@@ -111,9 +115,15 @@ def _without_model(service: Service, component: Component, problems: Problems) -
 
 
 def _select_best(
-    service: Service, component: Component, model: BaseModel, catalogue: Catalogue, problems: Problems
+    service: Service,
+    component: Component,
+    model: BaseModel,
+    catalogue: Catalogue,
+    host: RuntimeHost,
+    problems: Problems,
 ) -> Selection:
-    candidates = [evaluate_runtime(runtime, service, component, model) for runtime in _reachable(service, catalogue)]
+    runtimes = _reachable(service, catalogue)
+    candidates = [evaluate_runtime(runtime, service, component, model, host=host) for runtime in runtimes]
     rank = _rank(service, component, model)
     ordered = sorted(candidates, key=lambda candidate: (not candidate.accepted, *rank(candidate)))
     best = next((candidate for candidate in ordered if candidate.accepted), None)
@@ -128,20 +138,29 @@ def _select_best(
         "architecture": model.architecture, "quantization": model.quantization, "size": model.parameter_size,
     }  # fmt: skip
     described = ", ".join(f"{what} {value}" for what, value in properties.items() if value) or f"model {model.name}"
-    subject = _misfit(ordered, service, component, model) or "no runtime serves {}"
-    message = f"{subject.format(described)}; name one in {runtime_path}, or see explain --runtime"
+    subject, remedy = _misfit(ordered, service, component, model, host) or ("no runtime serves {}", "")
+    served = sorted({entry.name for runtime in runtimes for entry in runtime.formats} - {model.format})
+    near = "" if remedy else suggestion(model.format, tuple(served))
+    remedy = f"{near} Else" if near else f"; {remedy or f'name one in {runtime_path}'}, or"
+    message = f"{subject.format(described)}{remedy} see explain --runtime"
     problems.error("PL224", service.location(path), path, message)
     return Selection(None, None, tuple(ordered))
 
 
-def _misfit(candidates: list[Candidate], service: Service, component: Component, model: BaseModel) -> str:
-    """Return what keeps a runtime that serves the model from serving its decoder or workers; empty if none does."""
+def _misfit(
+    candidates: list[Candidate], service: Service, component: Component, model: BaseModel, host: RuntimeHost
+) -> tuple[str, str] | None:
+    """Return what keeps a runtime of the model's format from serving it here, workers or the target, and a remedy."""
     for candidate in candidates:
-        reasons = list(objections(candidate.format, candidate.runtime, service, component, model))
-        selectable = candidate.format is not None and candidate.format.auto_select and not candidate.runtime.disabled
-        if selectable and reasons and all(reason.code in ("PL225", "PL226") for reason in reasons):
-            return f"{candidate.runtime.name} serves {{}}, but {reasons[0].mismatch.message}"
-    return ""
+        runtime = candidate.runtime
+        reasons = list(objections(candidate.format, runtime, service, component, model))
+        if candidate.format is None or not candidate.format.auto_select or runtime.disabled:
+            continue
+        if reasons and all(reason.code in ("PL223", "PL225", "PL226") for reason in reasons):
+            return f"{runtime.name} serves {{}}, but {reasons[0].mismatch.message}", ""
+        if not reasons and (refusal := host.refusal(runtime)):
+            return f"{runtime.name} serves {{}}, but {refusal}", "use --target kubernetes or docker"
+    return None
 
 
 def _rank(service: Service, component: Component, model: BaseModel) -> Callable[[Candidate], tuple[object, ...]]:

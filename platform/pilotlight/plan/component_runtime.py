@@ -26,6 +26,7 @@ from pilotlight.catalogue.runtime_merge import (
     with_parallelism,
     with_runtime_defaults,
 )
+from pilotlight.catalogue.runtime_score import RuntimeHost
 from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
@@ -39,7 +40,16 @@ Json = Any
 SERVES_MODEL = ("engine", "decoder", "predictor")
 
 
-def choose_runtime(service: Service, catalogue: Catalogue, log: DecisionLog) -> Selection:
+def runtime_host(capabilities: Capabilities, service: Service) -> RuntimeHost:
+    """Return what the target runs. Clouds run other images only without a model, which those cannot fetch there."""
+    target, container = capabilities.target, capabilities.target_options.get("container", "none")
+    parts = service.components.values()
+    has_model = service.model is not None or any(part.model and part.model.storage_uri for part in parts)
+    alone = target == "local" or (target == "slurm" and container == "none")
+    return RuntimeHost(target, images=not (alone or (target in ("lepton", "brev") and has_model)))
+
+
+def choose_runtime(service: Service, catalogue: Catalogue, capabilities: Capabilities, log: DecisionLog) -> Selection:
     """Select the runtime of a service, which engine, decoder and router share."""
     main = service.components.get("engine") or service.components.get("predictor")
     if main is None and any(part.graph for part in service.components.values()):
@@ -48,7 +58,7 @@ def choose_runtime(service: Service, catalogue: Catalogue, log: DecisionLog) -> 
         path = "spec.engine" if service.group == "ome" else "spec.predictor"
         log.error("PL305", path, "is missing: it is the component that serves the model")
         return Selection(None, None)
-    selection = select_runtime(service, main, catalogue)
+    selection = select_runtime(service, main, catalogue, runtime_host(capabilities, service))
     log.problems.items.extend(selection.problems)
     if selection.runtime is not None:
         origin = "" if selection.runtime.origin == BUILT_IN else f"; from {selection.runtime.origin}"

@@ -21,6 +21,7 @@ from pilotlight.plan.component_context import PlanContext, written_containers
 from pilotlight.plan.types import DecisionLog
 from pilotlight.spec.service import BaseModel
 from pilotlight.wire.environments.requirements import CODE, FILE, LOCK
+from pilotlight.wire.model_formats import find_format
 
 Json = Any
 Object = dict[str, Json]
@@ -208,7 +209,10 @@ def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
 def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
     if context.choice.is_pilotlight:
         return _in_place, "a path is used where it is: in the image, or on this machine"
-    message = f"{uri}: a path of this machine does not exist in a foreign image; use a URI, pvc:// or oci://"
+    message = f"{uri}: a path of this machine does not exist in another image; use a URI, pvc:// or oci://"
+    model, known = context.component.model, context.choice.model and find_format(context.choice.model.format)
+    if model is not None and known and known.backend:
+        message += f", or {context.path('model.runtime')}: pilotlight, which serves {known.name} from a path"
     log.error("PL342", location(context)[1], message)
     return None, ""
 

@@ -56,7 +56,7 @@ def plan(
     capabilities, current = _capabilities(service, capabilities or Capabilities(), log), current or Current()
     if _is_stopped(service):
         log.decide("", "stopped", "no objects", "annotation stop = true")
-    selection = choose_runtime(service, catalogue, log)
+    selection = choose_runtime(service, catalogue, capabilities, log)
     _raise_errors(log)
     service = with_defaults(service, selection.runtime)
     modes = decide_modes(service, capabilities, log)
@@ -200,7 +200,7 @@ def _declared_canaries(context: PlanContext, catalogue: Catalogue, log: Decision
         service = replace(context.service, components={**context.service.components, "predictor": component})
         name = names.workload(service.name, "predictor", str(entry["name"]))
         canary_log = log.for_variant(name)
-        selection = choose_runtime(service, catalogue, canary_log)
+        selection = choose_runtime(service, catalogue, context.capabilities, canary_log)
         multi_node = context.mode == "multi-node"
         choice = merged_choice(service, component, selection, catalogue, context.capabilities, multi_node, canary_log)
         guarded = context.enforces_access and choice.is_pilotlight

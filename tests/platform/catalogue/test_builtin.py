@@ -10,7 +10,10 @@ from tests.platform.catalogue.catalogue_cases import kserve, ome
 from pilotlight.catalogue.catalogue import builtin, catalogue_from, data_files
 from pilotlight.catalogue.runtime_documents import expand
 from pilotlight.catalogue.runtime_merge import merge_component
+from pilotlight.catalogue.runtime_score import RuntimeHost
 from pilotlight.catalogue.runtime_selection import Selection, select_runtime
+from pilotlight.plan.component_runtime import runtime_host
+from pilotlight.plan.types import Capabilities
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Role, Service
 from pilotlight.spec.yaml_nodes import parse
@@ -52,13 +55,25 @@ def test_it_is_read_once_and_only_when_asked_for() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+TRUSTED = {"env": [{"name": "INFERENCE_TRUST_PICKLE", "value": f"model.pkl={'0' * 64}"}]}
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
         (ModelSpec("sklearn"), "kserve-sklearnserver"),
         (ModelSpec("sklearn", protocol="v2"), "kserve-mlserver"),
-        (ModelSpec("xgboost"), "kserve-xgbserver"),
-        (ModelSpec("lightgbm"), "kserve-lgbserver"),
+        (ModelSpec("sklearn", storage_uri="s3://b/model.skops"), "pilotlight"),
+        (ModelSpec("scikit-learn"), "kserve-sklearnserver"),
+        (ModelSpec("sklearn", container=TRUSTED), "pilotlight"),
+        (ModelSpec("mlflow", container=TRUSTED), "pilotlight"),
+        (ModelSpec("xgboost"), "pilotlight"),
+        (ModelSpec("lightgbm", "4", protocol="v2"), "pilotlight"),
+        (ModelSpec("lightgbm", runtime="kserve-lgbserver"), "kserve-lgbserver"),
+        (ModelSpec("pytorch", storage_uri="gs://b/net.pt"), "pilotlight"),
+        (ModelSpec("transformers"), "kserve-huggingfaceserver"),
+        (ModelSpec("text", runtime="pilotlight"), "pilotlight"),
+        (ModelSpec("", storage_uri="gs://b/net.mar"), "kserve-torchserve"),
         (ModelSpec("tensorflow"), "kserve-tensorflow-serving"),
         (ModelSpec("openvino"), "kserve-openvino"),
         (ModelSpec("pytorch"), "kserve-torchserve"),
@@ -79,6 +94,44 @@ def test_it_is_read_once_and_only_when_asked_for() -> None:
 def test_what_kserves_users_write_finds_its_runtime(spec: ModelSpec, expected: str) -> None:
     selection = _selected(kserve(spec), "predictor")
     assert (selection.runtime.name if selection.runtime else selection.problems) == expected
+
+
+@pytest.mark.parametrize("target", ["local", "slurm", "lepton", "brev"])
+@pytest.mark.parametrize(
+    "name", ["onnx", "pytorch", "torch", "huggingface", "transformers", "text", "sklearn", "xgboost", "mlflow", "tf"]
+)
+def test_common_names_find_our_predictor_where_no_other_image_runs(name: str, target: str) -> None:
+    service = kserve(ModelSpec(name, storage_uri="s3://b/it"))
+    host = runtime_host(Capabilities(target=target), service)
+    selection = select_runtime(service, service.components["predictor"], builtin(), host)
+    assert (selection.runtime.name if selection.runtime else selection.problems) == "pilotlight"
+
+
+def test_a_runtime_that_the_target_cannot_run_is_passed_over_with_the_reason() -> None:
+    service = kserve(ModelSpec("paddle"))
+    host = RuntimeHost("local", images=False)
+    selection = select_runtime(service, service.components["predictor"], builtin(), host)
+    reasons = {candidate.runtime.name: candidate.reason for candidate in selection.candidates}
+    assert reasons["kserve-paddleserver"] == "local runs no images but our own predictor"
+    (problem,) = selection.problems
+    assert problem.code == "PL224"
+    assert problem.message == (
+        "kserve-paddleserver serves format paddle, but local runs no images but our own predictor; "
+        "use --target kubernetes or docker, or see explain --runtime"
+    )
+
+
+def test_a_model_that_may_be_a_pickle_is_left_to_kserves_runtimes_with_the_reason() -> None:
+    selection = _selected(kserve(ModelSpec("sklearn", storage_uri="s3://b/model.joblib")), "predictor")
+    reasons = {candidate.runtime.name: candidate.reason for candidate in selection.candidates}
+    assert reasons["pilotlight"] == (
+        "the model may be a pickle, which it loads only by its SHA-256: set INFERENCE_TRUST_PICKLE in env, or name it"
+    )
+
+
+def test_a_mistyped_format_gets_the_nearest_one() -> None:
+    (problem,) = _selected(kserve(ModelSpec("sklern")), "predictor").problems
+    assert problem.message == "no runtime serves format sklern; did you mean sklearn? Else see explain --runtime"
 
 
 ENGINE: dict[Role, Component] = {"engine": Component("engine")}

@@ -45,6 +45,11 @@ def table() -> tuple[FeatureRow, ...]:
     return yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=tuple[FeatureRow, ...])
 
 
+def supports(target: str, field: str) -> bool:
+    """Return whether a target takes the feature of a row without an option."""
+    return not any(row.field == field and target in {*row.refused, *row.needs} for row in table())
+
+
 def _main(workload: Workload) -> dict[str, Json]:
     return dict(workload.template["spec"]["containers"][0])
 

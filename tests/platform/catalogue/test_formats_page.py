@@ -1,0 +1,44 @@
+"""docs/formats.md is true: it is what is generated, and a plan of each cell runs the runtime that it names."""
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.platform.catalogue.formats_page import cell, page, rows, specs
+
+from pilotlight.catalogue.catalogue import builtin
+from pilotlight.contract import is_predictor_image
+from pilotlight.plan.support.target_support import TARGETS
+from pilotlight.plan.types import Capabilities
+from pilotlight.release.plan_and_render import Sources, plan_all
+from pilotlight.spec.problems import InvalidDocument
+
+PODS = {runtime.name: runtime.pod for runtime in builtin().runtimes if runtime.group == "kserve"}
+
+
+def test_the_page_is_what_is_generated() -> None:
+    assert (Path(__file__).parents[3] / "docs/formats.md").read_text("utf-8") == page(), "make docs writes it"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_plan_of_each_cell_runs_what_it_names(target: str) -> None:
+    for row in rows():
+        runtime, spec = cell(row, target)
+        spec = spec or specs(row)[0]
+        model = {"modelFormat": {"name": row.format}, "storageUri": row.uri, "runtime": spec.runtime}
+        model |= {"protocolVersion": spec.protocol, **spec.container}
+        document = {
+            "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "it"},
+            "spec": {"predictor": {"minReplicas": 1, "model": {key: value for key, value in model.items() if value}}},
+        }  # fmt: skip
+        sources = Sources(("-",), stdin=io.StringIO(yaml.safe_dump(document)))
+        if not runtime:
+            with pytest.raises(InvalidDocument):
+                plan_all(sources, Capabilities(target=target))
+            continue
+        (plan,) = plan_all(sources, Capabilities(target=target)).plans
+        image = plan.workloads[0].template["spec"]["containers"][0]["image"]
+        expected = PODS[runtime]["containers"][0]["image"]
+        assert is_predictor_image(image) == is_predictor_image(expected), row
+        assert is_predictor_image(image) or image.partition(":")[0] == expected.partition(":")[0], row

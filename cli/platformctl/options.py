@@ -4,6 +4,7 @@
 plans the documents; `@apply_options` passes `apply_options: ApplyOptions`. Heavy modules are imported on use.
 """
 
+import io
 import os
 import re
 import sys
@@ -63,12 +64,14 @@ class DocumentOptions:
     pod_security: str | None
     host_template: str | None
     target: str | None
+    text: str | None = None  # document that is read for the file `-`, instead of standard input
 
-    def read_and_warn(self) -> "Documents":
-        """Read the documents and print their warnings."""
-        documents = self.read(self._connect())
+    def read_and_warn(self) -> "tuple[Documents, Capabilities]":
+        """Read the documents, print their warnings, and return them with what they would be planned for."""
+        target = self._connect()
+        documents = self.read(target)
         warn(documents.warnings, self.strict)
-        return documents
+        return documents, self.target_capabilities(target, complete=False)
 
     def read(self, target: "Target | None" = None) -> "Documents":
         """Read the documents without printing: planning reports their warnings with its own."""
@@ -77,13 +80,18 @@ class DocumentOptions:
         return read(self._sources(target))
 
     def plan(
-        self, *, for_cluster: bool = False, pin: "Callable[[Documents, Capabilities], Documents] | None" = None
+        self,
+        *,
+        for_cluster: bool = False,
+        find_models: bool = False,
+        pin: "Callable[[Documents, Capabilities], Documents] | None" = None,
     ) -> "Planned":
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict.
 
         `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless --target is given.
+        `find_models`: a relative path at which there is no model is an error.
         """
-        from pilotlight.release.apply import check_paths_reachable, unreachable_paths
+        from pilotlight.release.apply import check_paths_exist, check_paths_reachable, unreachable_paths
         from pilotlight.release.current_state import current_of
         from pilotlight.release.plan_and_render import plan_documents
         from platformctl.manifest_files import manifests
@@ -92,8 +100,9 @@ class DocumentOptions:
         current = current_of(manifests([self.current])) if self.current else {}
         documents = self.read(target)
         check_paths_reachable(documents.services, target)
-        source = click.get_current_context().get_parameter_source("target")
-        if for_cluster and source is click.core.ParameterSource.DEFAULT:
+        if find_models:
+            check_paths_exist(documents.services)
+        if for_cluster and not self._names_target:
             for unreachable in unreachable_paths(documents.services):
                 output.note(f"warning: {unreachable}; {unreachable.hint}")
         capabilities = self.target_capabilities(target, complete=False)
@@ -119,6 +128,11 @@ class DocumentOptions:
             if not names or {service.name, f"{service.namespace}/{service.name}"} & names
         ]
 
+    @property
+    def _names_target(self) -> bool:
+        source = click.get_current_context().get_parameter_source("target")
+        return source is not click.core.ParameterSource.DEFAULT
+
     def _connect(self) -> "Target | None":
         """Connect to the target to plan for; those of the embedded platform have no catalogue of their own."""
         return targets.connect(self.target) if self.target and self.target not in targets.EMBEDDED else None
@@ -129,7 +143,8 @@ class DocumentOptions:
         check_exist((*self.files, *self.catalog))
         environ: Mapping[str, str] | None = os.environ if self.env else None
         catalogue = partial(_read_catalogue, target) if target is not None else None
-        return Sources(self.files, self.catalog, self.sets, environ, sys.stdin, self.namespace, catalogue)
+        stdin = io.StringIO(self.text) if self.text else sys.stdin
+        return Sources(self.files, self.catalog, self.sets, environ, stdin, self.namespace, catalogue)
 
     def target_capabilities(
         self, target: "Target | None", released: Mapping[str, str] | None = None, *, complete: bool = True
@@ -144,8 +159,11 @@ class DocumentOptions:
         name = self.target or targets.LOCAL
         target_options = targets.options_of(name, complete=complete, released=released)
         reported = target.capabilities() if target else {}
-        if name in targets.EMBEDDED and name != targets.LOCAL:  # known without its control process
+        # Known without its control process. Without --target, documents are planned for a cluster.
+        if name in targets.EMBEDDED and self._names_target:
             reported = capabilities_of(name, target_options)
+        elif target is None and self._names_target:
+            reported = {"target": name, "target_options": target_options}
         elif target_options:
             reported = {**reported, "target_options": target_options}
         from_file = read_capabilities(self.capabilities) if self.capabilities else {}
@@ -189,7 +207,8 @@ def _files(*, required: bool) -> targets.Decorator:
     )  # fmt: skip
 
 
-_NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
+FILES = _files(required=False)
+NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
 CATALOG = click.option(
     "--catalog", multiple=True, type=click.Path(), envvar="PILOTLIGHT_CATALOG", metavar="PATH",
     help="Runtimes, models and accelerators: file or directory; repeatable. [env: PILOTLIGHT_CATALOG]",
@@ -253,14 +272,14 @@ _APPLYING = (
     click.option("--diff", is_flag=True, help="Show what changes, object by object."),
 )  # fmt: skip
 _TARGET = (*targets.TARGET, targets.TARGET_OPTION)
-_DOCUMENTS = (_NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING)
+_DOCUMENTS = (NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING)
 
 document_options: Final = targets.option_group("document_options", DocumentOptions, _DOCUMENTS)
 # With --target, whose catalogue and capabilities are used for planning.
 planning_options: Final = targets.option_group("document_options", DocumentOptions, (*_TARGET, *_DOCUMENTS))
 # Of commands that apply to a target and may take its stored documents instead of files.
 deploy_options: Final = targets.option_group(
-    "document_options", DocumentOptions, (_NAMES, _files(required=False), *_READING, *_PLANNING, *_TARGET)
+    "document_options", DocumentOptions, (FILES, *_READING, *_PLANNING, *_TARGET)
 )
 apply_options: Final = targets.option_group("apply_options", ApplyOptions, _APPLYING)
 

@@ -31,6 +31,15 @@ def test_every_runtime_is_listed_with_its_verdict(call: Call) -> None:
     assert verdicts["kserve-sklearnserver"] == "no"
 
 
+def test_runtimes_are_judged_for_the_target_that_is_named(call: Call) -> None:
+    command = ("explain", "-f", "examples/services/flowers-sklearn.yaml", "--runtime")
+    assert call(*command).out.startswith("default/flowers-sklearn: kserve-sklearnserver (")
+    lines = call(*command, "--target", "local").out.splitlines()
+    assert lines[0].startswith("default/flowers-sklearn: pilotlight (")
+    (foreign,) = [line for line in lines[1:] if line.split()[0] == "kserve-sklearnserver"]
+    assert foreign.endswith("local runs no images but our own predictor")
+
+
 def test_runtimes_are_explained_when_none_fits(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "service.yaml"
     path.write_text(Path(IRIS).read_text().replace("name: onnx", "name: nonesuch"))

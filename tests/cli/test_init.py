@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -13,9 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cli.conftest import ROOT, Call
 
-from platformctl.services.scaffold import Answers, Model, document, format_of, name_for, recommend
+from pilotlight.plan.support.target_support import TARGETS
+from pilotlight.plan.types import Capabilities
+from pilotlight.release.plan_and_render import Sources, plan_all
+from platformctl.services.scaffold import Answers, Load, Model, document, name_for, recommend
 
 MODEL = "examples/iris/model.onnx"
+CLUSTER = ("--target", "kubernetes")
 CASES = {
     "file": ([MODEL], "serverless"),
     "steady": ([MODEL, "--load", "steady"], "raw"),
@@ -23,10 +28,10 @@ CASES = {
     "repository": (["examples/file_type/repository", "--gpus", "1"], "serverless"),
     "foreign": (["s3://models/x.joblib", "--load", "steady"], "raw"),
     "hub": (["hf://org/some-model", "--gpus", "1"], "serverless"),
-    "hub-nodes": (["hf://org/some-model", "--gpus", "8", "--nodes", "2"], "multi-node"),
-    "known": (["llama-3-1-8b-instruct", "--gpus", "1"], "serverless"),
-    "known-steady": (["llama-3-1-8b-instruct", "--load", "steady"], "raw"),
-    "known-nodes": (["deepseek-r1", "--nodes", "2", "--gpus", "8"], "multi-node"),
+    "hub-nodes": (["hf://org/some-model", "--gpus", "8", "--nodes", "2", *CLUSTER], "multi-node"),
+    "known": (["llama-3-1-8b-instruct", "--gpus", "1", *CLUSTER], "serverless"),
+    "known-steady": (["llama-3-1-8b-instruct", "--load", "steady", *CLUSTER], "raw"),
+    "known-nodes": (["deepseek-r1", "--nodes", "2", "--gpus", "8", *CLUSTER], "multi-node"),
     "forced": ([MODEL, "--load", "steady", "--mode", "serverless"], "serverless"),
 }
 
@@ -38,15 +43,15 @@ def test_what_is_written_is_valid_in_the_mode_that_was_recommended(case: str, ca
     done = call("init", *argv, "--to", str(target))
     assert done.code == 0, done.err
     assert done.out == f"{target}\n"
-    assert f"next: platformctl deploy -f {target}; " in done.err
+    assert f"next: platformctl deploy -f {target}" in done.err
     judged = call("validate", "-f", str(target), "-o", "json")
     assert judged.code == 0, judged.out + judged.err
     assert [service["mode"] for service in json.loads(judged.out)["services"]] == [mode]
 
 
 def test_strings_of_the_user_come_back_as_they_were(call: Call) -> None:
-    written = yaml.safe_load(call("init", "s3://b/what is: this #1?.onnx", "--name", "odd", "--to", "-").out)
-    assert written["spec"]["predictor"]["model"]["storageUri"] == "s3://b/what is: this #1?.onnx"
+    written = yaml.safe_load(call("init", "s3://b/what-is:this#1?.onnx", "--name", "odd", "--to", "-").out)
+    assert written["spec"]["predictor"]["model"]["storageUri"] == "s3://b/what-is:this#1?.onnx"
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1))
@@ -114,23 +119,43 @@ def test_what_cannot_be_written_is_said(argv: list[str], code: int, sentence: st
     assert not (tmp_path / "service.yaml").exists()
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("uri", ["s3://models/wine.onnx", "s3://models/net.pt", "hf://org/chat", "s3://models/b.ubj"])
+@pytest.mark.parametrize("load", get_args(Load))
+def test_what_is_written_for_a_target_plans_there(target: str, uri: str, load: str, call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    done = call("init", uri, "--target", target, "--load", load, "--to", str(file))
+    assert done.code == 0, done.err
+    (plan,) = plan_all(Sources([str(file)]), Capabilities(target=target)).plans
+    assert plan.name == name_for(uri)
+
+
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("argv", "sentence"),
     [
-        (["config.pbtxt", "1/model.onnx"], "triton"),
-        (["iris/config.pbtxt", "iris/1/model.onnx"], "triton"),
-        (["saved_model.pb"], "tensorflow"),
-        (["model.py", "weights.safetensors"], "python"),
-        (["config.json", "model.safetensors"], "huggingface"),
-        (["net.pt2", "README.md"], "torch-export"),
-        (["a.onnx", "b.pt"], ""),
+        (
+            ["s3://models/x.pmml"],
+            "kserve-pmmlserver serves format pmml, but local runs no images but our own predictor",
+        ),
+        (["deepseek-r1", "--nodes", "2", "--gpus", "8"], "local"),
+        ([MODEL, "--target", "kubernetes"], "lies on this machine, where kubernetes cannot read it"),
+        (["s3://models/m.onnx", "--target", "slrm"], "'slrm' is not one of"),
     ],
 )
-def test_a_folder_tells_its_format_by_what_is_in_it(files: list[str], found: str, tmp_path: Path) -> None:
-    for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert format_of(str(tmp_path)) == found
+def test_what_does_not_run_on_the_target_is_not_written(
+    argv: list[str], sentence: str, call: Call, tmp_path: Path
+) -> None:
+    done = call("init", *argv, "--to", str(tmp_path / "service.yaml"))
+    assert done.code == 2
+    assert sentence in done.err
+    assert not (tmp_path / "service.yaml").exists()
+
+
+def test_memory_fits_the_libraries_of_the_format(call: Call, tmp_path: Path) -> None:
+    for name, limit in {"a.onnx": "512Mi", "b.ubj": "1024Mi", "c.safetensors": "2048Mi"}.items():
+        (tmp_path / name).write_bytes(b"x")
+        written = yaml.safe_load(call("init", str(tmp_path / name), "--to", "-").out)
+        assert written["spec"]["predictor"]["model"]["resources"]["limits"]["memory"] == limit
 
 
 def test_a_model_in_python_is_shown_where_its_example_goes(call: Call, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import ROOT
 
+from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.errors import Conflict, NotFound, OnOtherTarget, PlatformError, UsageError
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.names import ANNOTATION_TOKENS
@@ -172,6 +173,13 @@ def test_how_it_was_planned_is_kept_where_that_is_not_as_usual(tmp_path: Path) -
     assert repeated.plan.mode == "raw"
     assert release_apply.read_release(raw.release)[1] == other
     assert revisions(repeated) == revisions(raw) != revisions(plain)
+
+
+def test_a_release_of_this_machine_is_planned_for_it_again(tmp_path: Path) -> None:
+    file = written(tmp_path, SERVICE.replace("onnx}", "huggingface}"))
+    (one,) = prepared(file, offered=Capabilities(**LOCAL_CAPABILITIES))
+    assert revisions(again(one.release)) == revisions(one)
+    assert one.plan.workloads[0].is_pilotlight
 
 
 def test_gpus_of_the_cluster_are_no_difference_between_documents_but_a_release_is_planned_with_them_again() -> None:

@@ -1,36 +1,30 @@
-"""Commented service.yaml from a model and a few answers, for `init`. Reads the model's files only.
+"""Commented service.yaml from a model and a few answers, for `init` and `deploy MODEL`. Pure.
 
 The mode: multi-node if one node is not enough, raw if cold starts are not acceptable or the load is steady, else
-serverless.
+serverless. What the target does not support is left out (plan/support/target_support.yaml).
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
+
+from pilotlight.plan.support.target_support import supports
+from pilotlight.wire.model_formats import by_name, find_format
 
 Mode = Literal["serverless", "raw", "multi-node"]
 Load = Literal["steady", "variable"]
 
-# Model formats by file suffix.
-SUFFIXES: Final = {
-    ".onnx": "onnx", ".pt": "torchscript", ".ts": "torchscript", ".torchscript": "torchscript", ".pt2": "torch-export",
-    ".safetensors": "safetensors", ".py": "python", ".joblib": "sklearn", ".pkl": "sklearn", ".pickle": "sklearn",
-    ".bst": "xgboost", ".ubj": "xgboost", ".pmml": "pmml", ".mar": "pytorch",
-}  # fmt: skip
-# Model formats by a file in the directory, the most reliable sign first.
-SIGNS: Final = {
-    "config.pbtxt": "triton", "*/config.pbtxt": "triton", "saved_model.pb": "tensorflow",
-    "*/saved_model.pb": "tensorflow", "model.py": "python", "*/model.py": "python", "MLmodel": "mlflow",
-    "config.json": "huggingface",
-}  # fmt: skip
-# Formats of our own predictor, which serves V2.
-OURS: Final = ("onnx", "torchscript", "torch-export", "safetensors", "python", "triton")
 # Generic names of model files and folders: the parent folder names the model.
 ANONYMOUS: Final = ("model", "models", "repository", "1")
 # Scalars that a YAML reader may take for a boolean or null.
 WORDS: Final = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
-LEAST_MEMORY: Final = 512 * 2**20
+# MiB of a replica by the extra that its format needs: the libraries take so much before a model is loaded.
+LEAST_MEMORY_MIB: Final = {
+    "torch": 2048, "text": 2048, "tensorflow": 2048, "mlflow": 1024, "sklearn": 1024, "xgboost": 1024,
+    "lightgbm": 1024, "catboost": 1024,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +40,23 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`uri` and `format`, or `known`: its name in the catalogue."""
+    """`uri` and `format`, or `known`: its name in the catalogue.
+
+    `ours`: our predictor serves it on the target, `runtime`: its name, where it is not selected.
+    `pickle`: the file that is one, or may be; `env`: of the container.
+    """
 
     name: str
     uri: str = ""
     format: str = ""
     known: str = ""
     size: int = 0
+    phrase: str = ""
+    ours: bool = False
+    runtime: str = ""
+    protocol: str = ""
+    pickle: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def recommend(answers: Answers) -> tuple[Mode, str]:
@@ -66,35 +70,28 @@ def recommend(answers: Answers) -> tuple[Mode, str]:
     return "serverless", "the load varies, and idle time shall cost nothing"
 
 
-def format_of(uri: str) -> str:
-    """Detect the format by the file's suffix or the directory's content; empty: unknown."""
-    if uri.startswith(("hf://", "hf_model://")) and not PurePosixPath(uri).suffix:
-        return "huggingface"
-    path = Path(uri)
-    if path.is_dir():
-        signs = (known for sign, known in SIGNS.items() if any(path.glob(sign)))
-        formats = {SUFFIXES[each.suffix] for each in path.iterdir() if each.suffix in SUFFIXES}
-        return next(signs, "") or (formats.pop() if len(formats) == 1 else "")
-    return SUFFIXES.get(PurePosixPath(uri).suffix, "")
-
-
-def size_of(uri: str) -> int:
-    path = Path(uri)
-    if path.is_dir():
-        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-    return path.stat().st_size if path.is_file() else 0
-
-
 def name_for(uri: str) -> str:
     """Derive a service name from a path; a generic file name is replaced by its folder's."""
     path = PurePosixPath(uri.partition("://")[2] or uri)
-    parts = [*path.parent.parts, path.stem if path.suffix in SUFFIXES else path.name]
+    parts = [*path.parent.parts, path.stem if by_name(path.name) else path.name]
     words = next((part for part in reversed(parts) if part not in ANONYMOUS), parts[-1])
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-").lstrip("0123456789-")[:40].rstrip("-") or "model"
 
 
-def document(model: Model, answers: Answers, mode: Mode, reason: str, file: str) -> str:
-    """Return the whole file with comments: of OME for a model of the catalogue, else of KServe."""
+def document(
+    model: Model,
+    answers: Answers,
+    mode: Mode,
+    reason: str,
+    file: str,
+    target: str = "local",
+    *,
+    names_mode: bool = True,
+) -> str:
+    """Return the whole file with comments: of OME for a model of the catalogue, else of KServe.
+
+    `names_mode`: the document asks for its mode; else the target chooses it.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     jinja = Environment(
@@ -102,10 +99,20 @@ def document(model: Model, answers: Answers, mode: Mode, reason: str, file: str)
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     jinja.filters["scalar"] = _text
+    known = find_format(model.format)
+    least = LEAST_MEMORY_MIB.get(known.extra if known else "", 512)
     return jinja.get_template("service.yaml.j2").render(
-        model=model, answers=answers, mode=mode, reason=reason, file=file, ours=OURS,
-        latency=answers.latency if mode == "raw" else 0.0, memory_mib=max(LEAST_MEMORY, 2 * model.size) // 2**20,
+        model=model, answers=answers, mode=mode, reason=reason, file=file, target=target, names_mode=names_mode,
+        latency=answers.latency if mode == "raw" else 0.0, memory_mib=least + 2 * model.size // 2**20,
+        metric=_metric(mode, target), to_zero=mode == "serverless" and supports(target, "scale_to_zero"),
     )  # fmt: skip
+
+
+def _metric(mode: Mode, target: str) -> str:
+    """Return what to scale by: the first of the mode's metrics that the target supports; empty if it has none."""
+    wanted = {"concurrency": "by_concurrency", "rps": "by_rate"}
+    wanted = wanted if mode == "serverless" else {"cpu": "by_usage", **wanted}
+    return next((metric for metric, feature in wanted.items() if supports(target, feature)), "")
 
 
 def _text(value: str) -> str:

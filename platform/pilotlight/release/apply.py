@@ -4,11 +4,13 @@ A target stores the document as planned: --set applied, variables substituted, p
 and `deploy NAME` can plan it again on any machine.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.errors import Conflict, NotFound, OnOtherTarget, UsageError
 from pilotlight.k8s.names import ANNOTATION_OVERRIDES, ANNOTATION_PLANNED_WITH
 from pilotlight.targets.target import Key, Release, service_argument
@@ -41,13 +43,32 @@ def check_paths_reachable(services: "Sequence[Service]", target: "Target | None"
             raise error
 
 
+def check_paths_exist(services: "Sequence[Service]") -> None:
+    """Raise InvalidDocument for relative paths, which lie on this machine, at which there is nothing."""
+    from pilotlight.spec.component_fields import resolve_uri
+    from pilotlight.spec.problems import InvalidDocument, Problem
+
+    problems = []
+    for service in services:
+        for path, value in _relative_paths(service):
+            location = service.location(path)
+            if not os.path.exists(file := resolve_uri(value, location)):
+                problems.append(Problem("PL341", location, path, f"{value}: there is no {file}"))
+    if problems:
+        raise InvalidDocument(problems)
+
+
 def unreachable_paths(services: "Sequence[Service]") -> "Iterator[UsageError]":
     """Yield an error for each relative path."""
     for service in services:
-        for path, value in _uris(service.document.get("spec") or {}, "spec"):
-            if value.startswith(("./", "../")):
-                message = f"{service.location(path)}: {path}: {value} lies on this machine, where no pod can read it"
-                yield UsageError(message, f"put it into a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
+        for path, value in _relative_paths(service):
+            message = f"{service.location(path)}: {path}: {value} lies on this machine, where no pod can read it"
+            yield UsageError(message, f"put it into a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
+
+
+def _relative_paths(service: "Service") -> Iterator[tuple[str, str]]:
+    uris = _uris(service.document.get("spec") or {}, "spec")
+    return ((path, value) for path, value in uris if value.startswith(("./", "../")))
 
 
 def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -204,7 +225,10 @@ def read_release(release: Release, sets: Sequence[str] = ()) -> "tuple[Documents
         raise InvalidDocument(problems.items)
     documents = read(Sources((), sets=sets, namespace=release.namespace, objects=nodes))
     written = next((s.annotations[PLANNED_WITH] for s in documents.services if PLANNED_WITH in s.annotations), "{}")
-    return documents, json.decode(written, type=Capabilities)
+    capabilities = json.decode(written, type=Capabilities)
+    # The name of this machine's target is not recorded, but its image is: which runtimes it runs depends on it.
+    here = capabilities.image == LOCAL_CAPABILITIES["image"] and not capabilities.target
+    return documents, replace(capabilities, target=LOCAL_CAPABILITIES["target"]) if here else capabilities
 
 
 def _remaining_overrides(current: "Current | None", request: ReleaseRequest) -> Overrides:

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilotlight.catalogue.runtime_selection import select_runtime
+from pilotlight.plan.component_runtime import runtime_host
 from platformctl import options, output
 
 if TYPE_CHECKING:
-    from pilotlight.plan.types import Plan
+    from pilotlight.plan.types import Capabilities, Plan
     from pilotlight.spec.service import Catalogue, Service
 
 
@@ -22,10 +23,11 @@ def explain(document_options: options.DocumentOptions, runtime: bool) -> None:
     Example: platformctl explain -f service.yaml
     """
     if runtime:
-        read = document_options.read_and_warn()
+        read, capabilities = document_options.read_and_warn()
         for sentence in read.catalogue.shadowed:
             output.note(sentence)
-        services = [candidates(service, read.catalogue) for service in document_options.select(read.services)]
+        selected = document_options.select(read.services)
+        services = [candidates(service, read.catalogue, capabilities) for service in selected]
         lines = [line for service in services for line in candidate_lines(service)]
     else:
         services = [decisions(plan) for plan in document_options.plan().plans]
@@ -50,10 +52,11 @@ def decision_lines(service: dict[str, Any]) -> list[str]:
     return [heading, *(line for table in tables if len(table) > 1 for line in output.columns(table)), ""]
 
 
-def candidates(service: "Service", catalogue: "Catalogue") -> dict[str, Any]:
+def candidates(service: "Service", catalogue: "Catalogue", capabilities: "Capabilities") -> dict[str, Any]:
     """Return the runtime selection, also for services that cannot be planned."""
     component = service.components.get("engine") or service.components.get("predictor")
-    selection = select_runtime(service, component, catalogue) if component else None
+    host = runtime_host(capabilities, service)
+    selection = select_runtime(service, component, catalogue, host) if component else None
     rows = [
         {
             "runtime": each.runtime.name, "taken": bool(selection and selection.runtime is each.runtime),

@@ -3,7 +3,6 @@
 On a terminal it prompts for what no flag says; elsewhere the defaults are used.
 """
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,10 @@ import click
 
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.errors import NotFound
+from pilotlight.plan.support.target_support import TARGETS
 from pilotlight.spec.field_types import suggestion
 from platformctl import output
-from platformctl.services import scaffold
+from platformctl.services import model_argument, scaffold
 
 
 @click.command()
@@ -30,52 +30,58 @@ from platformctl.services import scaffold
 @click.option(
     "--mode", type=click.Choice(get_args(scaffold.Mode)), help="Take this one, whatever would be recommended."
 )
-@click.option("--to", "target", default="service.yaml", show_default=True, help="The file to write; - is stdout.")
+@click.option("--to", "file", default="service.yaml", show_default=True, help="The file to write; - is stdout.")
+@click.option(
+    "--target",
+    default="local",
+    show_default=True,
+    type=click.Choice(TARGETS),
+    envvar="PILOTLIGHT_TARGET",
+    help="Where it will run; only what deploys there is written. [env: PILOTLIGHT_TARGET]",
+)
+@click.option("--trust-pickle", is_flag=True, help="Let the model's pickles be loaded: pin their SHA-256.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 def init(
-    model: str | None, name: str | None, model_format: str | None, mode: scaffold.Mode | None, target: str, force: bool,
-    **typed: Any,
+    model: str | None, name: str | None, model_format: str | None, mode: scaffold.Mode | None, file: str, target: str,
+    trust_pickle: bool, force: bool, **typed: Any,
 ) -> None:  # fmt: skip
     """Write a commented service.yaml for MODEL: a path, a URI, or the name of a known model.
 
     Example: platformctl init model.onnx
     """
-    if target != "-" and Path(target).exists() and not force:
-        raise click.UsageError(f"{target} exists; choose another with --to, or overwrite it with --force")
-    known = describe_model(
-        model or prompt_for("Which model (a path, a URI, or the name of a known one)?", ""), model_format, target
-    )
+    if file != "-" and Path(file).exists() and not force:
+        raise click.UsageError(f"{file} exists; choose another with --to, or overwrite it with --force")
+    word = model or prompt_for("Which model (a path, a URI, or the name of a known one)?", "")
+    known = describe_model(word, model_format, trust_pickle, file, target)
     known = replace(known, name=name or known.name)
     answers = collect_answers(typed, known)
     recommended, reason = scaffold.recommend(answers)
     chosen = mode or recommended
     check(known, answers, chosen)
-    text = scaffold.document(known, answers, chosen, reason if chosen == recommended else "as asked for", target)
-    if target == "-":
+    reason_written = reason if chosen == recommended else "as asked for"
+    text = scaffold.document(known, answers, chosen, reason_written, file, target)
+    model_argument.check(text, target)
+    if file == "-":
         output.text(text)
     else:
-        Path(target).write_text(text, encoding="utf-8")
-        output.text(f"{target}\n")
+        Path(file).write_text(text, encoding="utf-8")
+        output.text(f"{file}\n")
     output.note(f"{recommended} is recommended: {reason}")
-    if target != "-":
-        output.note(f"next: platformctl deploy -f {target}; what was decided: platformctl explain -f {target}")
+    if file != "-":
+        there = f"-f {file}" if target == "local" else f"-f {file} --target {target}"
+        output.note(f"next: platformctl deploy {there}; what was decided: platformctl explain {there}")
 
 
-def describe_model(model: str, model_format: str | None, target: str) -> scaffold.Model:
+def describe_model(model: str, model_format: str | None, trust_pickle: bool, file: str, target: str) -> scaffold.Model:
     """Inspect the model. A relative path is written relative to the document."""
     if not model:
         raise click.UsageError("no MODEL is given: a path, a URI, or the name of a known model")
-    if "://" not in model and not Path(model).exists():
+    if "://" not in model and ".py:" not in model and not Path(model).exists():
         return catalogue_model(model)
-    detected = model_format or scaffold.format_of(model)
-    if not detected:
-        raise click.UsageError(f"{model} does not tell its format; say it with --format")
-    uri = model
-    if "://" not in model and not Path(model).is_absolute():
-        folder = Path(target).parent if target != "-" else Path()
-        seen = Path(os.path.relpath(model, folder)).as_posix()
-        uri = seen if seen.startswith("..") else f"./{seen}"
-    return scaffold.Model(scaffold.name_for(model), uri, detected, size=scaffold.size_of(model))
+    described = model_argument.describe(model, model_format=model_format or "", trust_pickle=trust_pickle)
+    output.note(f"{model}: {described.phrase}")
+    described = model_argument.on_target(described, target)
+    return replace(described, uri=model_argument.seen_from(described.uri, file))
 
 
 def catalogue_model(name: str) -> scaffold.Model:
@@ -120,7 +126,7 @@ def check(model: scaffold.Model, answers: scaffold.Answers, mode: scaffold.Mode)
 
 
 def has_latency_metric(model: scaffold.Model) -> bool:
-    return model.format in scaffold.OURS
+    return model.ours
 
 
 def prompt_for(question: str, default: Any) -> Any:

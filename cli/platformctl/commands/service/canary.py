@@ -30,6 +30,7 @@ def canary() -> None:
 
 
 @canary.command(short_help="Start a canary, or change the share of one.")
+@options.NAMES
 @options.deploy_options
 @targets.force_option
 @targets.prometheus_option

@@ -1,0 +1,171 @@
+"""Words that name what to deploy: documents, services by name, or a model (path, URI, `model.py:Class`), looked at.
+
+`deploy` and `init` share the description of a model; scaffold.py makes a document of it.
+"""
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal
+
+from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE
+from pilotlight.errors import NotFound, UsageError
+from pilotlight.targets.table import EMBEDDED
+from pilotlight.wire.model_formats import FORMATS, ModelFormat, by_name, detect, find_format
+from platformctl.manifest_files import SUFFIXES
+from platformctl.services import scaffold
+
+Kind = Literal["name", "documents", "model"]
+_OBJECT: Final = re.compile(r"^\s*\"?kind\"?\s*:\s*\"?[A-Z]", re.MULTILINE)
+_CLASS: Final = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+PICKLES: Final = (".pkl", ".pickle", ".joblib")
+
+
+def kind_of(word: str) -> Kind:
+    """Tell a word of `deploy` apart. Raise NotFound for a missing file, UsageError for what may be two things."""
+    path = Path(word)
+    if "://" in word or _CLASS.fullmatch(word):
+        return "model"
+    is_path = word.startswith((".", "/")) or by_name(word) is not None or path.suffix in SUFFIXES
+    if not path.exists():
+        if is_path:
+            raise NotFound(f"no such file or directory: {word}")
+        return "name"
+    if not is_path and os.sep not in word:
+        what = "a folder" if path.is_dir() else "a file"
+        raise UsageError(f"{word} is {what} here: write ./{word} for it, or NAMESPACE/{word} for the service")
+    model, documents = detect(path), list(_documents(path))
+    if model is not None and documents and path.is_dir():
+        message = f"{word} has a model ({model.phrase}) and a document ({documents[0].name})"
+        raise UsageError(message, f"platformctl deploy {documents[0]}, or {path / '*'} for the model alone")
+    return "documents" if documents and model is None else "model"
+
+
+def _documents(path: Path) -> Iterator[Path]:
+    """Yield the files that hold objects of Kubernetes; of a single YAML file it is assumed, to show what is wrong."""
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        yield path
+        return
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.suffix in SUFFIXES and file.is_file() and _OBJECT.search(file.read_text(errors="replace")):
+            yield file
+
+
+def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -> scaffold.Model:
+    """Look at a path or URI. Raise NotFound, or UsageError if its format cannot be told."""
+    path, name_of_class = word, ""
+    if match := _CLASS.fullmatch(word):
+        path, name_of_class = match.groups()
+    local = "://" not in path
+    if local and not Path(path).exists():
+        raise NotFound(f"no such file or directory: {path}")
+    detected = detect(Path(path)) if local else None
+    known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
+    if known is None and not model_format:
+        names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
+        raise UsageError(f"{word} does not tell its format; say it with --format: {names}")
+    name = known.name if known else model_format
+    phrase = detected.phrase if detected and not model_format else known.phrase if known else name
+    file = Path(path).resolve()
+    named = str(file.with_suffix("") if file.is_file() else file) if local else path
+    size = _size(file) if local else 0
+    model = scaffold.Model(scaffold.name_for(named), path, name, phrase=phrase, size=size)
+    if name_of_class:
+        env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
+        described = f"{phrase}, class {name_of_class}"
+        model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
+    return _with_pickles(model, local, trust_pickle)
+
+
+def _by_uri(uri: str) -> ModelFormat | None:
+    is_hub = uri.startswith(("hf://", "hf_model://"))
+    return by_name(uri) or by_name(uri.partition("?")[0]) or (find_format("huggingface") if is_hub else None)
+
+
+def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.Model:
+    """Name the first pickle of a model; `trust` pins all of them by their SHA-256."""
+    path = Path(model.uri)
+    if trust and not local:
+        raise UsageError(
+            f"--trust-pickle reads the file, and {model.uri} is not on this machine",
+            f"--set 'spec.predictor.model.env=[{{name: {ENV_TRUST_PICKLE}, value: FILE=SHA256}}]'",
+        )
+    if not local:
+        may_be = model.format == "sklearn" and not model.uri.endswith(".skops")
+        return replace(model, pickle=PurePosixPath(model.uri).name if may_be else "")
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    pickles = [each for each in files if each.suffix in PICKLES and model.format in ("sklearn", "mlflow")]
+    if not trust:
+        return replace(model, pickle=pickles[0].name if pickles else "")
+    vouched = [each for each in files if each.suffix in (*PICKLES, ".pt", ".pth", ".pt2", ".ckpt")]
+    if not vouched:
+        raise UsageError(f"--trust-pickle: {model.uri} holds no pickle")
+    pins = ",".join(f"{each.name}={_sha256(each)}" for each in vouched)
+    return replace(model, pickle=vouched[0].name, env={**model.env, ENV_TRUST_PICKLE: pins})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in files if each.is_file())
+
+
+def seen_from(uri: str, file: str) -> str:
+    """Return a path as a document in `file` must write it; `-` is a document of the working directory."""
+    if "://" in uri or os.path.isabs(uri):
+        return uri
+    seen = Path(os.path.relpath(uri, Path(file).parent if file != "-" else Path())).as_posix()
+    return seen if seen.startswith("..") else f"./{seen}"
+
+
+def on_target(model: scaffold.Model, target: str) -> scaffold.Model:
+    """Return the model as the target will serve it: by our predictor if that is selected, or alone can read a path.
+
+    Raise UsageError for a path that the target cannot read.
+    """
+    from pilotlight.catalogue.catalogue import builtin
+    from pilotlight.catalogue.runtime_selection import select_runtime
+    from pilotlight.plan.component_runtime import runtime_host
+    from pilotlight.plan.types import Capabilities
+    from pilotlight.spec.service import Component, ModelSpec, Service
+
+    if "://" not in model.uri and target not in EMBEDDED:
+        message = f"{model.uri} lies on this machine, where {target} cannot read it"
+        raise UsageError(message, "put it into a store first: platformctl deploy s3://BUCKET/PATH, hf://ORG/MODEL, …")
+    env = [{"name": name, "value": value} for name, value in model.env.items()]
+    for protocol in ("", "v2"):  # KServe's default is v1, which some runtimes do not speak
+        spec = ModelSpec(model.format, storage_uri=model.uri, protocol=protocol, container={"env": env})
+        component = Component("predictor", model=spec)
+        service = Service("kserve", model.name, "default", {"predictor": component})
+        host = runtime_host(Capabilities(target=target), service)
+        if (runtime := select_runtime(service, component, builtin(), host).runtime) is not None:
+            break
+    known = find_format(model.format)
+    if runtime is None or runtime.is_pilotlight:
+        return replace(model, ours=runtime is not None, protocol="v2" if runtime is not None else "")
+    if "://" not in model.uri and known is not None and known.backend:
+        return replace(model, ours=True, runtime="pilotlight", protocol="v2")
+    return replace(model, protocol=protocol)
+
+
+def check(text: str, target: str) -> None:
+    """Plan a document for a target. Raise UsageError with the first problem if it could not be deployed there."""
+    from pilotlight.plan.types import Capabilities
+    from pilotlight.release.plan_and_render import Sources, plan_all
+    from pilotlight.spec.problems import InvalidDocument
+    from pilotlight.targets.local.capabilities import capabilities_of
+
+    known = capabilities_of(target, {}) if target in EMBEDDED else {"target": target}
+    try:
+        plan_all(Sources(("-",), stdin=io.StringIO(text)), replace(Capabilities(), **known))
+    except InvalidDocument as error:
+        first = next(problem for problem in error.problems if problem.severity == "error")
+        raise UsageError(f"{first.path}: {first.message}") from None

@@ -1,0 +1,167 @@
+"""deploy MODEL: what a file, folder or URI is, what becomes of it, and words that could mean two things."""
+
+import hashlib
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cli.conftest import Call
+from tests.embedded import IRIS, Platform
+from tests.predictor.storage.conftest import Hub, WebServer, web
+
+__all__ = ["web"]  # a fixture
+SERVICE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec: {predictor: {model: {modelFormat: {name: onnx}, storageUri: ./model.onnx}}}
+"""
+CLASS = """
+INPUTS = {"x": ("FP64", [-1])}
+
+class Doubler:
+    def predict(self, x):
+        return {"y": 2 * x}
+"""
+
+
+@pytest.fixture
+def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a model of several kinds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
+    (tmp_path / "flowers.onnx").write_bytes(IRIS.read_bytes())
+    (tmp_path / "wine.pkl").write_bytes(pickle.dumps({"any": "object"}))
+    (tmp_path / "code.py").write_text(CLASS)
+    (tmp_path / "chat").mkdir()
+    (tmp_path / "chat" / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    (tmp_path / "chat" / "model.safetensors").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("word", "phrase", "service"),
+    [
+        ("flowers.onnx", "ONNX model", "flowers"),
+        ("./flowers.onnx", "ONNX model", "flowers"),
+        ("./chat", "LlamaForCausalLM (Hugging Face)", "chat"),
+        ("code.py:Doubler", "Python model, class Doubler", "doubler"),
+        ("hf://org/Some-Model", "Hugging Face model", "some-model"),
+        ("https://models.invalid/net.pt2", "exported PyTorch program", "net"),
+    ],
+)
+def test_a_model_is_named_for_what_it_is_and_planned(
+    word: str, phrase: str, service: str, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = call("deploy", word, "--dry-run", "-o", "json")
+    assert done.code == 0, done.err
+    assert done.err.startswith(f"{word}: {phrase}\n")
+    assert [each["name"] for each in json.loads(done.out)["services"]] == [service]
+
+
+def test_the_options_of_a_model_reach_its_document_which_deploys_again(call: Call, folder: Path) -> None:
+    (folder / "documents").mkdir()
+    options = ("--name", "lilies", "--min-replicas", "2", "--save", "documents/lilies.yaml")
+    done = call("deploy", "flowers.onnx", *options, "--dry-run")
+    assert done.code == 0, done.err
+    written = yaml.safe_load((folder / "documents/lilies.yaml").read_text())
+    assert written["metadata"] == {"name": "lilies"}
+    assert written["spec"]["predictor"]["model"]["storageUri"] == "../flowers.onnx"
+    assert done.out == "default/lilies lilies-predictor-" + done.out[-9:]
+    again = call("deploy", "documents/lilies.yaml", "--set", "spec.predictor.minReplicas=2", "--dry-run")
+    assert again.out == done.out
+    refused = call("deploy", "flowers.onnx", "--save", "documents/lilies.yaml", "--dry-run")
+    assert refused.code == 2
+    assert "documents/lilies.yaml exists" in refused.err
+
+
+def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, folder: Path) -> None:
+    refused = call("deploy", "wine.pkl", "--dry-run")
+    assert (refused.code, refused.out) == (2, "")
+    assert "wine.pkl is a pickle, which runs code of its author" in refused.err
+    assert "platformctl deploy wine.pkl --trust-pickle" in refused.err
+    assert call("deploy", "wine.pkl", "--trust-pickle", "--save", "wine.yaml", "--dry-run").code == 0
+    (variable,) = yaml.safe_load((folder / "wine.yaml").read_text())["spec"]["predictor"]["model"]["env"]
+    digest = hashlib.sha256((folder / "wine.pkl").read_bytes()).hexdigest()
+    assert variable == {"name": "INFERENCE_TRUST_PICKLE", "value": f"wine.pkl={digest}"}
+    elsewhere = call("deploy", "s3://models/wine.pkl", "--trust-pickle", "--dry-run")
+    assert elsewhere.code == 2
+    assert "is not on this machine" in elsewhere.err
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "lepton", "brev"])
+def test_a_file_of_this_machine_is_refused_where_nothing_can_read_it(target: str, call: Call, folder: Path) -> None:
+    done = call("deploy", "flowers.onnx", "--target", target, "--dry-run")
+    assert done.code == 2
+    assert f"flowers.onnx lies on this machine, where {target} cannot read it" in done.err
+    assert "s3://" in done.err
+
+
+@pytest.mark.parametrize("model", ["./chat", "flowers.onnx"])
+def test_docker_serves_a_file_of_this_machine_with_our_predictor(model: str, call: Call, folder: Path) -> None:
+    done = call("deploy", model, "--target", "docker", "--dry-run")
+    assert done.code == 0, done.err
+
+
+def test_documents_need_no_flag(call: Call, folder: Path) -> None:
+    (folder / "services").mkdir()
+    (folder / "services" / "iris.yaml").write_text(SERVICE.replace("./", "../").replace("model.onnx", "flowers.onnx"))
+    for word in ("services/iris.yaml", "./services"):
+        done = call("deploy", word, "--dry-run", "-o", "json")
+        assert done.code == 0, done.err
+        assert [each["name"] for each in json.loads(done.out)["services"]] == ["iris"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["chat"], 2, "chat is a folder here: write ./chat for it, or NAMESPACE/chat for the service"),
+        (["gone.onnx"], 3, "no such file or directory: gone.onnx"),
+        (["./gone"], 3, "no such file or directory: ./gone"),
+        (["gone.yaml"], 3, "no such file or directory: gone.yaml"),
+        (["./mixed"], 2, "./mixed has a model (ONNX model) and a document (iris.yaml)"),
+        (["flowers.onnx", "./chat"], 2, "a model is deployed alone"),
+        (["s3://models/thing"], 2, "s3://models/thing does not tell its format; say it with --format"),
+        (["./notes.md"], 2, "./notes.md does not tell its format; say it with --format"),
+        (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_said_in_one_sentence(
+    words: list[str], code: int, sentence: str, call: Call, folder: Path
+) -> None:
+    (folder / "notes.md").write_text("# Notes")
+    (folder / "mixed").mkdir()
+    (folder / "mixed" / "iris.yaml").write_text(SERVICE)
+    (folder / "mixed" / "model.onnx").write_bytes(IRIS.read_bytes())
+    done = call("deploy", *words, "--dry-run")
+    assert (done.code, done.out) == (code, "")
+    assert sentence in done.err
+
+
+@pytest.fixture
+def hub(web: WebServer) -> Hub:
+    return Hub(web)
+
+
+@pytest.fixture
+def platform(tmp_path: Path, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    monkeypatch.setenv("HF_ENDPOINT", web.url(""))
+    with Platform(tmp_path / "home") as running:
+        yield running
+
+
+def test_models_from_a_file_a_class_and_a_hub_answer(platform: Platform, hub: Hub, call: Call, folder: Path) -> None:
+    hub.publish("org/flowers", {"model.onnx": IRIS.read_bytes()})
+    words = {"flowers.onnx": "flowers", "code.py:Doubler": "doubler", "hf://org/flowers/model.onnx": "org"}
+    for word, name in words.items():
+        done = call("deploy", word, "--name", name)
+        assert done.code == 0, done.err
+        data = "[1.5, 2.5]" if name == "doubler" else "[5.1, 3.5, 1.4, 0.2]"
+        answer = call("infer", name, "--data", data, "-o", "json")
+        assert answer.code == 0, answer.err
+        if name == "doubler":
+            assert json.loads(answer.out)["outputs"][0]["data"] == [3.0, 5.0]

@@ -61,6 +61,17 @@ VERBS = {
     "version": Verb("platform.version", "Versions of this program and of what it runs on."),
 }
 
+# Verbs of other tools, and what to type here.
+ELSEWHERE = {
+    "apply": "deploy", "create": "deploy", "run": "deploy", "update": "deploy", "push": "deploy", "get": "list",
+    "ls": "list", "ps": "list", "describe": "status", "show": "status", "top": "status NAME -w",
+    "watch": "status NAME -w", "history": "events NAME, or rollback NAME --to", "undo": "rollback",
+    "stop": "scale NAME --to 0, or delete", "rm": "delete", "remove": "delete", "undeploy": "delete",
+    "destroy": "delete", "start": "up", "shutdown": "down", "predict": "infer", "invoke": "infer", "curl": "infer",
+    "test": "infer", "template": "render", "check": "validate", "pull": "fetch", "download": "fetch",
+    "help": "--help, or VERB --help",
+}  # fmt: skip
+
 
 class Verbs(click.Group):
     """Group of all verbs that imports a verb's module when it is called."""
@@ -84,7 +95,7 @@ class Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], VERBS, n=1)
+            near = [ELSEWHERE[args[0]]] if args[0] in ELSEWHERE else get_close_matches(args[0], VERBS, n=1)
             context.fail(f"no such verb: {args[0]}" + (f"; did you mean {near[0]}?" if near else ""))
         return super().resolve_command(context, args)
 

@@ -91,6 +91,15 @@ def test_strict_makes_errors_of_warnings(call: Call) -> None:
     assert "warning" not in done.err
 
 
+def test_validate_finds_that_there_is_no_model(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text(Path("examples/services/flowers-sklearn.yaml").read_text().replace("gs://", "./"))
+    done = call("validate", "-f", str(file))
+    assert done.code == 2
+    assert "error PL341: spec.predictor.model.storageUri: ./" in done.err
+    assert f"there is no {tmp_path}/" in done.err
+
+
 def test_missing_files_are_named_all_at_once_and_end_with_3(call: Call) -> None:
     done = call("render", "-f", "none.yaml", "-f", IRIS, "--catalog", "neither")
     assert done.code == 3

@@ -384,11 +384,12 @@ def test_several_services_in_one_deploy(call: Call, folder: Path) -> None:
     assert (refused.code, refused.out) == (3, "")
     assert "no service is called default/nobody; nothing was deleted" in refused.err
     assert call("status", "iris-1").code == 0
-    gone = call("delete", "iris-1", "default/iris-2")
+    gone = call("delete", "-f", str(folder / "many.yaml"))
     assert gone.out == "default/iris-1\ndefault/iris-2\n"
     assert call("status", "iris-1").code == 3
     assert call("delete", "iris-1").code == 3
     assert call("delete", "iris-1", "--ignore-not-found").code == 0
+    assert call("delete").code == 2
 
 
 def test_two_deploys_of_one_name_at_once_both_end_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,14 @@ def test_a_mistyped_verb_is_a_usage_error_with_the_nearest_one(capsys: pytest.Ca
     assert "no such verb: dmo; did you mean demo?" in err
 
 
+@pytest.mark.parametrize("verb", main.ELSEWHERE)
+def test_a_verb_of_another_tool_is_translated(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb not in main.VERBS
+    assert main.run([verb]) == 2
+    assert f"no such verb: {verb}; did you mean {main.ELSEWHERE[verb]}?" in capsys.readouterr().err
+    assert main.ELSEWHERE[verb].split()[0].strip(",") in {*main.VERBS, "--help"}
+
+
 @pytest.mark.parametrize("argv", [[], ["version", "--nope"], ["-o", "xml", "version"]])
 def test_a_wrong_command_line_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(argv) == 2

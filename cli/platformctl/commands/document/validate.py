@@ -24,7 +24,7 @@ def validate(document_options: options.DocumentOptions) -> int:
     Example: platformctl validate -f service.yaml
     """
     try:
-        planned = document_options.plan()
+        planned = document_options.plan(find_models=True)
     except InvalidDocument as error:
         if output.chosen() != "json":
             raise

@@ -1,28 +1,40 @@
 """`platformctl delete`: delete services; requests in flight are drained first."""
 
+import sys
+
 import click
 
-from pilotlight.errors import NotFound
+from pilotlight.errors import NotFound, UsageError
 from pilotlight.release import apply
+from pilotlight.targets.target import Key
 from platformctl import options, output, targets
+from platformctl.manifest_files import check_exist
 from platformctl.services import wait_ready
 
 
 @click.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@options.FILES
 @targets.options
 @click.option("--ignore-not-found", is_flag=True, help="A service that is not there is no error.")
 @options.waiting_options
 @output.formats("name", "json")
 def delete(
-    service_options: targets.ServiceOptions, names: tuple[str, ...], ignore_not_found: bool, wait: bool, timeout: float
+    service_options: targets.ServiceOptions,
+    names: tuple[str, ...],
+    files: tuple[str, ...],
+    ignore_not_found: bool,
+    wait: bool,
+    timeout: float,
 ) -> None:
     """Delete services, their revisions and their history.
 
     Example: platformctl delete iris
     """
+    if not names and not files:
+        raise UsageError("neither a NAME nor -f FILE is given", "platformctl list shows the services")
+    keys = list(dict.fromkeys([*map(service_options.key, names), *_services_of(files, service_options.namespace)]))
     target = service_options.connect_running()
-    keys = list(dict.fromkeys(service_options.key(name) for name in names))
     gone = [key for key in keys if apply.generation(target, key, deploys=False)]
     missing = ["/".join(key) for key in keys if key not in gone]
     if missing and not ignore_not_found:
@@ -35,3 +47,12 @@ def delete(
         for key in gone:
             wait_ready.wait_deleted(target, key, timeout, output.ProgressLog())
     output.data({"deleted": ["/".join(key) for key in gone]}, ["/".join(key) for key in gone])
+
+
+def _services_of(files: tuple[str, ...], namespace: str) -> list[Key]:
+    """Return the services of documents; `namespace` is for those that name none."""
+    from pilotlight.release.plan_and_render import Sources, read
+
+    check_exist(files)
+    services = read(Sources(files, stdin=sys.stdin, namespace=namespace)).services if files else ()
+    return [(service.namespace, service.name) for service in services]

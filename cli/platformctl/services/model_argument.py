@@ -22,6 +22,7 @@ from platformctl.services import scaffold
 Kind = Literal["name", "documents", "model"]
 _OBJECT: Final = re.compile(r"^\s*\"?kind\"?\s*:\s*\"?[A-Z]", re.MULTILINE)
 _CLASS: Final = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+_HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 PICKLES: Final = (".pkl", ".pickle", ".joblib")
 
 
@@ -51,8 +52,10 @@ def _documents(path: Path) -> Iterator[Path]:
         yield path
         return
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if file.suffix in SUFFIXES and file.is_file() and _OBJECT.search(file.read_text(errors="replace")):
-            yield file
+        if file.suffix in SUFFIXES and file.is_file():
+            with file.open(errors="replace") as text:
+                if _OBJECT.search(text.read(_HEAD)):
+                    yield file
 
 
 def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -> scaffold.Model:

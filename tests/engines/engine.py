@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import signal
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +19,7 @@ from pilotlight.gateway.routing_table import Replica
 
 Body = dict[str, Any]
 LONGEST_PROMPT = 1000  # characters
+SECONDS = float(os.environ.get("ENGINE_SECONDS", "0"))
 
 
 class EngineError(Exception):
@@ -30,8 +33,11 @@ class EngineError(Exception):
 class Engine:
     """`requests` are the bodies that it has got, `headers` theirs; `aborted` those whose client has gone.
 
-    `served` is the name of the model, by which requests must ask for it; empty: any.
+    `served` is the name of the model, by which requests must ask for it; empty: any. It runs `slots` requests at a
+    time, for `ENGINE_SECONDS` each; others wait. `METRICS` are the names of these numbers on its /metrics.
     """
+
+    METRICS = ("running", "waiting", "time_to_first_token_seconds")
 
     def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
         self.name, self.host, self.served, self.port, self.busy, self.broken = name, host, served, 0, False, False
@@ -41,6 +47,8 @@ class Engine:
         self.answered = 0
         self.open = asyncio.Event()  # while it is not set, requests wait
         self.open.set()
+        self.slots, self.arrived, self.running = asyncio.Semaphore(1 << 16), 0, 0
+        self._first_tokens: list[float] = []
         self._transports: set[asyncio.Transport | None] = set()
 
     @property
@@ -57,6 +65,7 @@ class Engine:
         for path in ("/health", "/health_generate"):
             app.router.add_get(path, self._health)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         for path in ("/v1/completions", "/v1/chat/completions", "/generate"):
             app.router.add_post(path, self._complete)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
@@ -80,6 +89,16 @@ class Engine:
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": self.served or self.name}]})
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        running, waiting, first = self.METRICS
+        labels = f'model_name="{self.served}"'
+        waits = self.arrived - self.running
+        lines = [f"{running}{{{labels}}} {self.running}", f"{waiting}{{{labels}}} {waits}"]
+        for edge in (0.1, 0.5, 2.0, float("inf")):
+            count = sum(seconds <= edge for seconds in self._first_tokens)
+            lines.append(f'{first}_bucket{{{labels},le="{edge if edge < 10 else "+Inf"}"}} {count}')
+        return web.Response(text="\n".join(lines) + "\n")
+
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
@@ -94,8 +113,19 @@ class Engine:
                 raise EngineError(404, f"The model `{body.get('model')}` does not exist.")
             if len(str(body.get("prompt") or body.get("messages") or body.get("text"))) > LONGEST_PROMPT:
                 raise EngineError(400, "The input is longer than the model's context length.")
-            await self.open.wait()
-            words, more = await self.generate(body)
+            began, self.arrived = time.monotonic(), self.arrived + 1
+            try:
+                await self.open.wait()
+                async with self.slots:
+                    self._first_tokens.append(time.monotonic() - began)
+                    self.running += 1
+                    try:
+                        await asyncio.sleep(SECONDS)
+                        words, more = await self.generate(body)
+                    finally:
+                        self.running -= 1
+            finally:
+                self.arrived -= 1
         except EngineError as error:
             problem = {"object": "error", "message": str(error), "type": "BadRequestError", "code": error.status}
             return web.json_response(problem, status=error.status)
@@ -105,7 +135,9 @@ class Engine:
         self.answered += 1
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(words)
         if not body.get("stream"):
-            return web.json_response({"choices": [{"text": " ".join(words[:limit])}], "engine": self.name, **more})
+            text = " ".join(words[:limit])
+            choice = {"text": text, "message": {"role": "assistant", "content": text}}
+            return web.json_response({"choices": [choice], "engine": self.name, **more})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for word in words[:limit]:
@@ -126,4 +158,5 @@ def end_at_sigterm() -> None:
 
 async def serve_forever(engine: Engine, port: int) -> None:
     async with engine.serving(port):
+        print(json.dumps({"argv": sys.argv, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}), flush=True)
         await asyncio.Event().wait()

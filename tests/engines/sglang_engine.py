@@ -22,6 +22,8 @@ WAITING_S = float(os.environ.get("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "300")
 class SGLangEngine(Engine):
     """`mode` is prefill, decode, or null: one engine does both."""
 
+    METRICS = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:time_to_first_token_seconds")
+
     def __init__(self, name: str, mode: str, host: str = "127.0.0.1", served: str = "") -> None:
         super().__init__(name, host, served)
         self.mode, self.bootstrap_port = mode, 0
@@ -124,6 +126,7 @@ async def serve(options: argparse.Namespace) -> None:
         await join(options.dist_init_addr, options.node_rank, options.nnodes)
     mode = options.disaggregation_mode
     engine = SGLangEngine(mode, mode, options.host, options.served_model_name)
+    engine.slots = asyncio.Semaphore(options.max_running_requests)
     engine.bootstrap_port = options.disaggregation_bootstrap_port
     await serve_forever(engine, options.port)
 
@@ -135,6 +138,7 @@ def main() -> None:
     parser.add_argument("--model-path", type=Path)
     parser.add_argument("--served-model-name", default="")
     parser.add_argument("--tp-size", type=int, default=1)
+    parser.add_argument("--max-running-requests", type=int, default=256)
     parser.add_argument("--nnodes", type=int, default=1)
     parser.add_argument("--node-rank", type=int, default=0)
     parser.add_argument("--dist-init-addr")

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import secrets
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -22,6 +23,8 @@ SIDE_CHANNEL_HOST = os.environ.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1")
 
 
 class VllmEngine(Engine):
+    METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:time_to_first_token_seconds")
+
     def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
         super().__init__(name, host, served)
         self.id, self.side_channel_port = secrets.token_hex(4), 0
@@ -89,10 +92,14 @@ class RoutingSidecar(Engine):
 
 
 def main() -> None:
-    """The program `vllm`."""
+    """The program `vllm`, or its module api_server, which takes the model as an option."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("verb", choices=("serve",))
-    parser.add_argument("model", type=Path)
+    if sys.argv[0].endswith("api_server.py"):
+        parser.add_argument("--model", type=Path, required=True)
+    else:
+        parser.add_argument("verb", choices=("serve",))
+        parser.add_argument("model", type=Path)
+    parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--served-model-name", default="")
@@ -100,6 +107,7 @@ def main() -> None:
     if not options.model.is_dir():
         parser.error(f"no model in {options.model}")
     engine = VllmEngine("vllm", options.host, options.served_model_name or str(options.model))
+    engine.slots = asyncio.Semaphore(options.max_num_seqs)
     end_at_sigterm()
     asyncio.run(serve_forever(engine, options.port))
 

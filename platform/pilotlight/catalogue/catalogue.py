@@ -128,8 +128,9 @@ def _first_by_key(
 
 
 def data_files() -> list[Path]:
-    """Return the files of the built-in documents, part of the package."""
-    return sorted(Path(__file__).parent.glob("*.yaml"))
+    """Return the files of the built-in documents, part of the package, without the tables of its modules."""
+    files = sorted(Path(__file__).parent.glob("*.yaml"))
+    return [file for file in files if not file.with_suffix(".py").exists()]
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pilotlight.catalogue.model_documents import ModelCache, matching_cache
 from pilotlight.contract import ENV_CACHE_DIR, ENV_MODEL_PATH
 from pilotlight.k8s import names
-from pilotlight.k8s.model_pins import REMOTE_SCHEMES
+from pilotlight.k8s.model_pins import REMOTE_SCHEMES, local_path
 from pilotlight.plan import document_annotations, model_pins
 from pilotlight.plan.component_context import PlanContext, written_containers
 from pilotlight.plan.types import DecisionLog
@@ -26,6 +26,7 @@ from pilotlight.wire.model_formats import find_format
 Json = Any
 Object = dict[str, Json]
 MODEL_DIR: Final = "/mnt/models"
+FILE_SUFFIXES: Final = (".gguf",)  # of models whose engine wants the path of the file
 CACHE_DIR: Final = "/var/cache/pilotlight"
 VOLUME: Final = "model"
 _ORACLE: Final = re.compile(r"oci://n/[^/]+/b/[^/]+/o/")
@@ -209,6 +210,8 @@ def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
 def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
     if context.choice.is_pilotlight:
         return _in_place, "a path is used where it is: in the image, or on this machine"
+    if context.capabilities.target in ("local", "docker"):
+        return _host_path, "a path of this machine, which runs the replicas"
     message = f"{uri}: a path of this machine does not exist in another image; use a URI, pvc:// or oci://"
     model, known = context.component.model, context.choice.model and find_format(context.choice.model.format)
     if model is not None and known and known.backend:
@@ -218,9 +221,10 @@ def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMet
 
 
 def _model_path(context: PlanContext, path: str) -> tuple[Object, ...]:
-    """Return the variable with the model's path; KServe's servers need none, they read /mnt/models."""
+    """Return the variable with the model's path; KServe's servers need none for a folder, they read /mnt/models."""
     name = ENV_MODEL_PATH if context.choice.is_pilotlight else "MODEL_PATH"
-    return ({"name": name, "value": path},) if context.choice.is_pilotlight or context.service.group == "ome" else ()
+    wanted = context.choice.is_pilotlight or context.service.group == "ome" or path.endswith(FILE_SUFFIXES)
+    return ({"name": name, "value": path},) if wanted else ()
 
 
 def _in_process(context: PlanContext, uri: str) -> ModelStorage:
@@ -235,9 +239,23 @@ def _in_place(context: PlanContext, uri: str) -> ModelStorage:
     return ModelStorage(path, _model_path(context, path))
 
 
+def _host_path(context: PlanContext, uri: str) -> ModelStorage:
+    path = _model_file(uri)
+    volume = {"name": VOLUME, "hostPath": {"path": local_path(uri)}}
+    mount = {"name": VOLUME, "mountPath": path, "readOnly": True}
+    return ModelStorage(path, _model_path(context, path), (volume,), (mount,))
+
+
+def _model_file(uri: str) -> str:
+    """Return where a fetched or mounted model lies: in its folder, or the file of a format that is one file."""
+    name = uri.partition("?")[0].rstrip("/").rpartition("/")[2]
+    return f"{MODEL_DIR}/{name}" if name.endswith(FILE_SUFFIXES) else MODEL_DIR
+
+
 def _init_container(context: PlanContext, uri: str) -> ModelStorage:
     volume, mount, fetch = _fetched(VOLUME, "storage-initializer", context, uri, MODEL_DIR)
-    storage = ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,), (fetch,))
+    path = _model_file(uri)
+    storage = ModelStorage(path, _model_path(context, path), (volume,), (mount,), (fetch,))
     cache, cache_mount = _cache_volume(context)
     if "emptyDir" in cache:
         return storage
@@ -261,8 +279,9 @@ def _fetched(name: str, container: str, context: PlanContext, uri: str, folder: 
 
 
 def _volume_claim(context: PlanContext, uri: str) -> ModelStorage:
-    volume, mount = _claim(VOLUME, uri, MODEL_DIR)
-    return ModelStorage(MODEL_DIR, _model_path(context, MODEL_DIR), (volume,), (mount,))
+    path = _model_file(uri)
+    volume, mount = _claim(VOLUME, uri, path)
+    return ModelStorage(path, _model_path(context, path), (volume,), (mount,))
 
 
 def _claim(name: str, uri: str, folder: str) -> tuple[Object, Object]:

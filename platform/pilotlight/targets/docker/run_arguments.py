@@ -4,27 +4,23 @@ Our own image listens on unix sockets in a folder of this machine that is mounte
 the local target does: no port is open to other users of the machine. Other images publish their ports on loopback.
 """
 
-import hashlib
 import os
 import re
-from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight import contract
 from pilotlight.errors import UsageError
-from pilotlight.k8s.model_pins import encode
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
-from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Fetch, Mount
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Mount
 from pilotlight.targets.local.supervisor import container_command
-from pilotlight.targets.local.supervisor.container_command import PORTS
+from pilotlight.targets.local.supervisor.container_command import PORTS, fetched_folders
 from pilotlight.targets.local.supervisor.launcher import Ended, ReplicaAddress
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Launch
 from pilotlight.targets.local.supervisor.shim import from_shell
 from pilotlight.targets.programs import CompletedCommand
-from pilotlight.targets.secret_redaction import is_secret
 from pilotlight.wire.machine import LOOPBACK
 from pilotlight.wire.unix_socket import SCHEME
 
@@ -37,13 +33,6 @@ SOCKETS: Final = "/run/pilotlight"  # folder of a replica's sockets in its conta
 ULIMITS: Final = "memlock=-1,stack=67108864"
 SSH_FAILED: Final = 255
 CLIENT_ENDED: Final = "its docker client ended, and the container was removed"
-# Fetches models for images that cannot; files must be readable by the user of any image. Then becomes the client.
-_FETCH: Final = """umask 022; python=$0; home=$1; shift
-while [ "$1" != -- ]; do
-HOME=$home "$python" -P -m pilotlight_predictor fetch "$1" "$2" >/dev/null || exit; shift 2
-done
-shift; exec "$@"
-"""
 PULLS: Final = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}  # by imagePullPolicy
 QUOTE: Final = '"'
 _DEFAULT_NAMES: Final = ("kserve-container", "ome-container")  # of the containers of many services
@@ -155,13 +144,8 @@ def client_command(
     words += [f"--env={name}={value}" if changes_client(name) else f"--env={name}" for name, value in env.items()]
     words += image_arguments(container)
     values = {name: value for name, value in env.items() if not changes_client(name)}
-    if not container.fetches:
-        return words, values
-    pins = {contract.ENV_MODEL_PINS: encode(container.pins)}
-    given = [{**fetch.env, **launch.secret_values(fetch.secret_env)} for fetch in container.fetches]
-    fetches = [word for fetch in container.fetches for word in (fetch.uri, _fetched(fetch, launch, home))]
-    prefix = ["/bin/sh", "-c", _FETCH, python, str(home.cache), *fetches, "--"]
-    return [*prefix, *words], {**pins, **dict(ChainMap(*given)), **values}
+    prefix, fetching = container_command.fetch_command(launch, home, python)
+    return [*prefix, *words], {**fetching, **values}
 
 
 def _run(launch: Launch, daemon: Daemon, home: Home, models: Iterable[str], gpus: Sequence[int | str]) -> list[str]:
@@ -197,21 +181,9 @@ def _home_mounts(launch: Launch, daemon: Daemon, home: Home, models: Iterable[st
     sockets = [Mount(str(home.sockets / launch.replica), SOCKETS)] if by_sockets(container, daemon) else []
     return [
         *(Mount(path, path, read_only=True) for path in sorted(read)),
-        *(Mount(_fetched(fetch, launch, home), fetch.folder, read_only=True) for fetch in container.fetches),
+        *(Mount(source, folder, read_only=True) for folder, source in fetched_folders(launch, home).items()),
         *(Mount(str(folder), str(folder)) for folder in written), *sockets,
     ]  # fmt: skip
-
-
-def _fetched(fetch: Fetch, launch: Launch, home: Home) -> str:
-    """Return the folder of this machine for a model; of a microservice, maybe of an org, it goes with the replica.
-
-    Others are kept for replicas of the same namespace that read the same store.
-    """
-    namespace, container = launch.revision.namespace, launch.revision.container
-    store = sorted((name, value) for name, value in fetch.env.items() if not is_secret(name))
-    content = f"{namespace} {fetch.uri} {container.pins.get(fetch.uri)} {store}"
-    folder = home.copies / launch.replica if container.host_port else home.cache / "fetched"
-    return str(folder / hashlib.sha256(content.encode()).hexdigest()[:32])
 
 
 def bind_mount(mount: Mount) -> str:

@@ -2,8 +2,8 @@
 
 Where the target has containers, hostPaths are mounted and models fetched before the start. Without containers a
 hostPath maps to itself, and a folder that an init container of the platform fetches maps to the URI, which the
-predictor fetches itself. An emptyDir needs nothing, nor do the access rules of the service, which the gateway enforces
-before every replica. Any other volume is refused.
+predictor fetches itself; for an engine it is fetched before the start. An emptyDir needs nothing, nor do the access
+rules of the service, which the gateway enforces before every replica. Any other volume is refused.
 """
 
 import json
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any, Final, Literal
 
+from pilotlight.catalogue.engine_programs import engine_command
 from pilotlight.contract import ENV_ACCESS_FILE, GRPC_PORT, HTTP_PORT, is_predictor_image
 from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import decode
@@ -46,7 +47,10 @@ NO_CONTAINER: Final = (
     "a job without a container runs only our own predictor; choose what the cluster has with "
     "--target-option container=pyxis, enroot, apptainer or singularity"
 )
-FOREIGN: Final = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
+FOREIGN: Final = (
+    "only our own predictor and engines (vLLM, SGLang, llama.cpp) run without containers; use --target docker, or "
+    "platformctl render for a cluster"
+)
 # Programs of the image: predictor (the default) and router.
 PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
 # How microservices start it: microservices/registry/container_command.py.
@@ -62,12 +66,13 @@ class PodRules:
 
     replica: str  # what a replica is
     foreign_images: bool = False  # and commands
+    engines: bool = False  # foreign images that name an engine (catalogue/engine_programs.yaml)
     mounts: bool = False  # of hostPaths, and of models that are fetched before the start; else paths are replaced
     hint: str = ""  # what to do with a foreign image where none can run
     wakes: bool = True  # a request can wait for the start of a replica
 
 
-LOCAL: Final = PodRules("process", hint=FOREIGN)
+LOCAL: Final = PodRules("process", engines=True, hint=FOREIGN)
 DOCKER: Final = PodRules("container", foreign_images=True, mounts=True)
 SLURM: Final = replace(DOCKER, wakes=False)
 REMOTE: Final = SLURM  # its target refuses what a cloud cannot mount
@@ -209,9 +214,9 @@ def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
 
 
 def _fetches(
-    template: Mapping[str, Json], key: Key, objects: Objects, rules: PodRules, refused: list[str]
+    template: Mapping[str, Json], key: Key, objects: Objects, before: bool, refused: list[str]
 ) -> tuple[Fetch, ...]:
-    """Return each `python -m pilotlight_predictor fetch URI DIR`; refuse any other init container."""
+    """Return each `python -m pilotlight_predictor fetch URI DIR`, `before` the start; refuse other init containers."""
     fetches: list[Fetch] = []
     for container in mapping_at(template, "spec").get("initContainers") or ():
         image, command = str(container.get("image")), [*(container.get("command") or ())]
@@ -219,7 +224,7 @@ def _fetches(
             refused.append(f"init container {container.get('name')} ({image}): only the predictor itself is run here")
             continue
         env = Variables()
-        if rules.mounts:  # else the predictor fetches, with variables of its own
+        if before:  # else the predictor fetches, with variables of its own
             env = variables_of(container, mapping_at(template, "metadata"), key, objects)
             refused += env.refused
         fetches.append(Fetch(str(command[-2]), str(command[-1]).rstrip("/"), env.values, tuple(env.secret)))
@@ -272,6 +277,8 @@ def _isolated(spec: ContainerSpec, written: Json, target: str, refused: list[str
         problem = f"only processes of the target local are isolated by it, not those of {target}; remove it"
     elif tuple(spec.command[1:3]) == PROGRAMS[1]:
         problem = "only a predictor has a model to isolate, and this is a router; remove it"
+    elif not is_predictor_image(spec.image):
+        problem = "an engine reads what this user may read, so only our predictor is isolated; use --target docker"
     elif spec.host_port:
         problem = "other users of the machine must not reach it; remove hostPort"
     refused += [f"annotation {names.ANNOTATION_ISOLATION} = {written}: {problem}"] if problem else []
@@ -293,13 +300,17 @@ def container_of(
         for other in containers[1:]
     ]
     variables = variables_of(main, mapping_at(template, "metadata"), key, objects)
-    fetches, mounts = _fetches(template, key, objects, rules, problems), _mounts(pod, main, problems)
-    problems += variables.refused
     words, paths = _program(main, rules), dict[str, str]()
+    is_engine = rules.engines and not is_predictor_image(image) and engine_command(image, *words) is not None
+    fetches = _fetches(template, key, objects, rules.mounts or is_engine, problems)
+    mounts = _mounts(pod, main, problems)
+    problems += variables.refused
     if not rules.mounts:
-        paths = {each.folder: each.uri for each in fetches} | {each.path: each.source for each in mounts}
+        paths, mounts = {each.path: each.source for each in mounts}, ()
+    if not rules.mounts and not is_engine:
+        paths |= {each.folder: each.uri for each in fetches}
         problems += unused_fetches(fetches, [*variables.values.values(), *words[1]])
-        fetches = mounts = ()
+        fetches = ()
     command, args = (tuple(map_path(expanded(word, variables.values), paths) for word in each) for each in words)
     serving = _number(port, main) or _number(at(main, "ports"), main) or HTTP_PORT
     spec = ContainerSpec(
@@ -312,10 +323,10 @@ def container_of(
     )  # fmt: skip
     spec = _isolated(spec, annotations.get(names.ANNOTATION_ISOLATION), target_of(template), problems)
     startup, readiness, liveness = (_probe(main, name, spec, problems) for name in PROBES)
-    if not rules.foreign_images and command and tuple(command[1:3]) not in PROGRAMS:
+    if not rules.foreign_images and not is_engine and command and tuple(command[1:3]) not in PROGRAMS:
         problems.append(f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}")
     # Where a foreign image cannot be run at all, its other problems are not listed.
-    runs = rules.foreign_images or is_predictor_image(image)
+    runs = rules.foreign_images or is_engine or is_predictor_image(image)
     refused += problems if runs else [f"image {image}: {rules.hint}"]
     return replace(spec, startup=startup, readiness=readiness, liveness=liveness)
 

@@ -1,12 +1,14 @@
 """Translate a container of the manifests into command, environment and ports of a local process.
 
-Only the platform's own image can run here: its paths and ports are variables, so the manifests of a cluster also start
-a process. Its ports are unix sockets in a folder of its own (wire/unix_socket.py): other users of the machine cannot
-connect. It inherits only what it needs to find libraries, object stores and proxies; a model of others gets no
-credentials of the platform.
+Paths and ports of the platform's own image are variables, so the manifests of a cluster also start a process. Its ports
+are unix sockets in a folder of its own (wire/unix_socket.py): other users of the machine cannot connect. It inherits
+only what it needs to find libraries, object stores and proxies; a model of others gets no credentials of the platform.
+Engines of other images are in engine_process.py.
 """
 
+import hashlib
 import re
+from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -43,6 +45,13 @@ _PORT_SETTINGS: Final = {
 }
 
 
+# Fetches models for programs that cannot; files must be readable by the user of any image. Then becomes the program.
+_FETCH: Final = """umask 022; python=$0; home=$1; shift
+while [ "$1" != -- ]; do
+HOME=$home "$python" -P -m pilotlight_predictor fetch "$1" "$2" >/dev/null || exit; shift 2
+done
+shift; exec "$@"
+"""
 _OFF: Final = {"INFERENCE_GRPC_PORT": "-1", "INFERENCE_METRICS_PORT": "-1"}
 LOOPBACK: Final = "127.0.0.1"
 
@@ -127,10 +136,9 @@ def variables(
     """Return the complete environment of the process."""
     container = launch.revision.container
     remote = {uri: pin for uri, pin in container.pins.items() if not is_local(uri)}
-    # NVML numbers devices in PCI bus order; CUDA does so only with CUDA_DEVICE_ORDER.
-    cuda = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    cuda = visible_devices(gpus)
     return {
-        **_inherited(container, environ),
+        **inherited(container, environ),
         **({} if gpus else cuda),
         **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.parks else {}),
         **container.env,
@@ -153,7 +161,12 @@ def variables(
     }
 
 
-def _inherited(container: ContainerSpec, environ: Mapping[str, str]) -> dict[str, str]:
+def visible_devices(gpus: Sequence[int | str]) -> dict[str, str]:
+    # NVML numbers devices in PCI bus order; CUDA does so only with CUDA_DEVICE_ORDER.
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def inherited(container: ContainerSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what the process inherits: a model of others gets only the credentials that its document names."""
     inherited = inherited_env(environ)
     if container.own_health and not container.isolation:
@@ -188,8 +201,38 @@ def with_paths(launch: Launch, paths: Mapping[str, str]) -> Launch:
         return launch
     container = launch.revision.container
     env = {name: map_path(value, paths) for name, value in container.env.items()}
-    args = tuple(map_path(word, paths) for word in container.args)
-    return replace(launch, revision=replace(launch.revision, container=replace(container, env=env, args=args)))
+    command, args = (tuple(map_path(word, paths) for word in each) for each in (container.command, container.args))
+    mounts = tuple(replace(mount, source=map_path(mount.source, paths)) for mount in container.mounts)
+    mapped = replace(container, env=env, command=command, args=args, mounts=mounts)
+    return replace(launch, revision=replace(launch.revision, container=mapped))
+
+
+def fetch_command(launch: Launch, home: Home, python: str) -> tuple[list[str], dict[str, str]]:
+    """Return the words before a command that fetch its models first, and their variables; none: nothing to fetch."""
+    container = launch.revision.container
+    if not container.fetches:
+        return [], {}
+    folders = fetched_folders(launch, home)
+    pins = {contract.ENV_MODEL_PINS: encode(container.pins)}
+    given = [{**fetch.env, **launch.secret_values(fetch.secret_env)} for fetch in container.fetches]
+    fetches = [word for fetch in container.fetches for word in (fetch.uri, folders[fetch.folder])]
+    return ["/bin/sh", "-c", _FETCH, python, str(home.cache), *fetches, "--"], {**pins, **dict(ChainMap(*given))}
+
+
+def fetched_folders(launch: Launch, home: Home) -> dict[str, str]:
+    """Return the folders of this machine for models, by those of the container.
+
+    Of a microservice, maybe of an org, they go with the replica. Others are kept for replicas of the same namespace
+    that read the same store.
+    """
+    namespace, container = launch.revision.namespace, launch.revision.container
+    parent = home.copies / launch.replica if container.host_port else home.cache / "fetched"
+    folders = {}
+    for fetch in container.fetches:
+        store = sorted((name, value) for name, value in fetch.env.items() if not is_secret(name))
+        content = f"{namespace} {fetch.uri} {container.pins.get(fetch.uri)} {store}"
+        folders[fetch.folder] = str(parent / hashlib.sha256(content.encode()).hexdigest()[:32])
+    return folders
 
 
 def inherited_env(environ: Mapping[str, str]) -> dict[str, str]:

@@ -19,10 +19,11 @@ from pilotlight.targets.local.supervisor.shim import Exit
 
 
 class ReplicaAddress(NamedTuple):
-    """Where probes, gateway and metrics reach a replica. `ports` are those that differ from the container's own."""
+    """Where probes, gateway and metrics reach a replica; `ports` and `paths`: as far as they differ from manifests."""
 
     host: str  # `unix:FOLDER`, 127.0.0.1 or a node
     ports: Mapping[int, int] = {}  # port at the host by container port
+    paths: Mapping[str, str] = {}  # of probes, where another program answers than the container's
 
 
 def located(record: Replica, address: ReplicaAddress) -> Replica:
@@ -32,10 +33,12 @@ def located(record: Replica, address: ReplicaAddress) -> Replica:
         return address.ports.get(number, number)
 
     def probe(probe: Probe | None) -> Probe | None:
-        return replace(probe, port=port(probe.port)) if probe is not None else None
+        if probe is None:
+            return None
+        return replace(probe, port=port(probe.port), path=address.paths.get(probe.path, probe.path))
 
     checks = record.checks
-    readiness = replace(checks.readiness, port=port(checks.readiness.port))
+    readiness = probe(checks.readiness) or checks.readiness
     checks = structs.replace(
         checks, host=address.host, readiness=readiness, startup=probe(checks.startup), liveness=probe(checks.liveness)
     )

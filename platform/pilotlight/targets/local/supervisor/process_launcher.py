@@ -10,19 +10,21 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Final
 
+from pilotlight.contract import is_predictor_image
 from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import is_local
 from pilotlight.targets.local import model_environments
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
-from pilotlight.targets.local.supervisor import container_command, logs, process_inspection, shim
+from pilotlight.targets.local.supervisor import container_command, engine_process, logs, process_inspection, shim
 from pilotlight.targets.local.supervisor.container_command import Command
 from pilotlight.targets.local.supervisor.forkserver_client import ForkRequest, PilotLights, family_of
 from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
@@ -40,11 +42,17 @@ from pilotlight.wire.environments.environment import python_of
 from pilotlight.wire.environments.requirements import Requirements
 
 Prepared = tuple[Sequence[str], Mapping[str, str]]  # command and environment
+TERMINATE_S: Final = 5.0  # of the grace period, for an engine whose connections do not end
+DRAIN_POLL_S: Final = 0.05
 LOG: Final = logging.getLogger("pilotlight.supervisor")
 
 
 class ProcessHandle:
-    """Process of a replica; implements `ReplicaHandle`. `container` has its limits; None: none, or already set."""
+    """Process of a replica; implements `ReplicaHandle`. `container` has its limits; None: none, or already set.
+
+    `port`: of an engine, which may abort its requests at SIGTERM. It is sent when the gateway has closed its
+    connections, as Knative's preStop hook waits for its proxy.
+    """
 
     def __init__(
         self,
@@ -52,6 +60,7 @@ class ProcessHandle:
         record: Replica,
         observer: ProcessObserver,
         container: ContainerSpec | None = None,
+        port: int = 0,
     ) -> None:
         self._launcher, self._record, self._observer, self._container = launcher, record, observer, container
         self.exit_file = shim.exit_file(launcher.home, record.id)
@@ -62,6 +71,8 @@ class ProcessHandle:
         self._confining: asyncio.Future[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
+        self._draining: asyncio.TimerHandle | None = None
+        self._port = port
         self._requested: signal.Signals | None = None  # sent once the pid is known
 
     @property
@@ -132,7 +143,15 @@ class ProcessHandle:
             self._requested = number
 
     def terminate(self) -> None:
-        self.send(signal.SIGTERM)
+        if self._draining is None:
+            self._terminate_drained(time.monotonic() + self._record.checks.grace_s - TERMINATE_S)
+
+    def _terminate_drained(self, until: float) -> None:
+        if self._port and process_inspection.connections_to(self._port) and time.monotonic() < until:
+            loop = asyncio.get_running_loop()
+            self._draining = loop.call_later(DRAIN_POLL_S, self._terminate_drained, until)
+        else:
+            self.send(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -144,6 +163,8 @@ class ProcessHandle:
         return process_inspection.age_s(self._identity)
 
     def _finish(self) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
         self._observer.on_ending()
         self._ending = asyncio.get_running_loop().create_task(self._collect_exit())
 
@@ -156,8 +177,9 @@ class ProcessHandle:
         self._observer.on_exited(Ended(ended, logs.out_of_memory(self._record.checks.memory_limit) if killed else ""))
 
     async def detach(self) -> None:
-        if self._preparing is not None:
-            self._preparing.cancel()
+        for waiting in (self._preparing, self._draining):
+            if waiting is not None:
+                waiting.cancel()
         if self._watch is not None:
             self._watch.close()
         if self._output >= 0:
@@ -181,7 +203,10 @@ class ProcessLauncher:
         self._pilot = pilot
 
     def check(self, revision: RevisionSpec) -> None:
-        container_command.command(revision.container, self.python)
+        if is_predictor_image(revision.container.image):
+            container_command.command(revision.container, self.python)
+        else:
+            engine_process.program_of(revision.container, os.environ)
         if revision.container.isolation:
             from pilotlight.targets.local.supervisor.isolation import isolated_process  # few services need it
 
@@ -190,6 +215,8 @@ class ProcessLauncher:
     def start(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
         if launch.revision.container.isolation:
             return self._start_isolated(launch, record, observer)
+        if not is_predictor_image(launch.revision.container.image):
+            return self._start_engine(launch, record, observer)
         launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
         if (requirements := model_environments.of_container(launch.revision.container)) is not None:
             return self._start_in_environment(requirements, launch, record, observer)
@@ -224,6 +251,17 @@ class ProcessLauncher:
 
         address = container_command.address(container, self.home, record.id)
         handle.execute_prepared(prepare, partial(observer.on_started, address))
+        return handle
+
+    def _start_engine(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
+        """Start the program that an image of an engine stands for (engine_process.py)."""
+        launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
+        (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        process = engine_process.prepare(launch, record.gpus, self.home, self.python, os.environ)
+        port = process.address.ports[launch.revision.container.port]
+        handle = ProcessHandle(self, record, observer, launch.revision.container, port)
+        handle.execute_logged(process.argv, process.env)
+        observer.on_started(process.address, handle=str(port))
         return handle
 
     def _start_isolated(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
@@ -289,7 +327,8 @@ class ProcessLauncher:
         return handle
 
     def adopt(self, record: Replica, observer: ProcessObserver) -> ProcessHandle | Ended:
-        handle = ProcessHandle(self, record, observer)
+        port = int(record.handle or 0) if record.launcher == self.name else 0
+        handle = ProcessHandle(self, record, observer, port=port)
         if process_inspection.Identity(record.pid, record.boot_id, record.start_ticks).alive:
             handle.watch()
             handle.send(signal.SIGCONT)  # the last supervisor may have died while it had frozen the process

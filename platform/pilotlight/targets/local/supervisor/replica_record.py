@@ -89,7 +89,7 @@ class Replica(Struct, frozen=True):
     parked_at: float = 0.0  # seconds since the epoch
     parked_bytes: int = 0  # host memory held while parked
     launcher: str = "local"
-    handle: str = ""  # what the launcher finds it by: name of a container, id of a job
+    handle: str = ""  # what the launcher finds it by: name of a container, id of a job, port of an engine
     node: str = ""  # that runs it; empty: this machine
     status: Mapping[str, Json] = {}  # last /status of the predictor: state, reason, progress, phases
 

@@ -11,19 +11,19 @@ from pilotlight.targets.local.manifests.interpret import interpret
 EXAMPLES = Path(__file__).parents[5] / "examples" / "services"
 RUN = {
     "canary": ["raw", "raw"],
+    "deepseek-disaggregated": ["raw", "raw", "raw"],
     "flowers-graph": ["serverless"],
     "iris": ["serverless"],
     "iris-latency": ["raw"],
     "iris-wake": ["raw"],
     "job-stateful": ["stateful"],
+    "llama-chat": ["raw"],
+    "qwen-llm": ["raw", "raw"],
 }
-FOREIGN = "only our own predictor runs without containers; platformctl render makes manifests for a cluster"
+FOREIGN = "only our own predictor and engines (vLLM, SGLang, llama.cpp) run without containers"
 REFUSED = {
-    "deepseek-disaggregated": ["deepseek-split-decoder: image", "deepseek-split-engine: image", FOREIGN],
     "deepseek-multi-node": ["LeaderWorkerSet deepseek-chat-engine: needs several nodes; use --target kubernetes"],
     "flowers-sklearn": ["image kserve/sklearnserver", FOREIGN],
-    "llama-chat": ["image docker.io/vllm/vllm-openai", FOREIGN],
-    "qwen-llm": ["image docker.io/vllm/vllm-openai", FOREIGN],
 }
 
 

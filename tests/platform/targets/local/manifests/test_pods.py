@@ -109,17 +109,19 @@ def test_a_volume_that_cannot_be_here_is_refused(volume: Json, sentence: str) ->
         ("registry.local:5000/pilotlight/predictor@sha256:00", True),
         ("pilotlight/predictor-of-mine", False),
         ("mypilotlight/predictor", False),
-        ("vllm/vllm-openai:v1", False),
+        ("vllm/vllm-openai-of-mine:v1", False),
+        ("ghcr.io/ggml-org/llama.cpp:server", True),
     ],
 )
-def test_only_our_own_image_runs(image: str, runs: bool) -> None:
+def test_only_our_own_image_and_those_of_engines_run(image: str, runs: bool) -> None:
     made = deployment({"image": image, "readinessProbe": {"exec": {}}} if not runs else {"image": image})
     if runs:
         assert interpret([made]).workloads[0].revision.container.image == image
         return
     (line,) = refusals(made)
     assert line.startswith(
-        f"Deployment iris-engine: image {image}: only our own predictor runs without containers; platformctl render"
+        f"Deployment iris-engine: image {image}: only our own predictor and engines (vLLM, SGLang, llama.cpp) run "
+        "without containers; use --target docker, or platformctl render for a cluster"
     )
 
 
@@ -136,6 +138,20 @@ def stateful(**container: Json) -> Json:
 
 def only(*manifests: Json) -> RevisionSpec:
     return interpret(manifests).workloads[0].revision
+
+
+def test_an_engine_on_this_machine_keeps_its_command_and_reads_the_model_where_it_is() -> None:
+    fetch = {"name": "fetch", "image": "pilotlight/predictor:1", "env": [{"name": "AWS_REGION", "value": "x"}],
+             "command": ["python", "-m", "pilotlight_predictor", "fetch", "s3://b/m", "/mnt/fetched"]}  # fmt: skip
+    pod = {"volumes": [{"name": "model", "hostPath": {"path": "/data/m"}}], "initContainers": [fetch]}
+    found = container(
+        pod=pod, image=VLLM, command=["vllm", "serve"], args=["/mnt/models", "--tokenizer=/mnt/fetched"],
+        volumeMounts=[{"name": "model", "mountPath": "/mnt/models"}],
+        readinessProbe={"httpGet": {"path": "/health", "port": 8080}},
+    )  # fmt: skip
+    assert (found.command, found.args) == (("vllm", "serve"), ("/data/m", "--tokenizer=/mnt/fetched"))
+    assert found.fetches == (Fetch("s3://b/m", "/mnt/fetched", {"AWS_REGION": "x"}),)
+    assert (found.readiness, found.mounts) == (Probe("/health", 8080), ())
 
 
 @pytest.mark.parametrize(("target", "options"), [("docker", {}), ("slurm", {"container": "pyxis"})])
@@ -237,6 +253,7 @@ def test_isolation_of_a_model_is_read_and_such_a_model_does_not_park() -> None:
             "this is a router",
         ),
         (isolated(deployment({"ports": [{"containerPort": 8080, "hostPort": 9000}]})), "remove hostPort"),
+        (isolated(deployment({"image": VLLM, "args": ["/m"]})), "only our predictor is isolated; use --target docker"),
     ],
 )
 def test_isolation_that_would_have_no_effect_is_refused(made: Json, problem: str) -> None:

@@ -1,0 +1,67 @@
+"""Command, environment and address of an engine of another image as a process: its program, installed on this machine.
+
+catalogue/engine_programs.yaml says which program it is. The command of the manifests is kept but for its address: the
+engine listens on a port of loopback, which the system chooses. Paths of models are those of this machine.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pilotlight import contract
+from pilotlight.catalogue.engine_programs import EngineCommand, Installed, engine_command, installed_program, missing
+from pilotlight.errors import PlatformError
+from pilotlight.targets.local.home_directory import ENV_HOME, Home
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
+from pilotlight.targets.local.supervisor import container_command
+from pilotlight.targets.local.supervisor.container_command import LOOPBACK
+from pilotlight.targets.local.supervisor.launcher import ReplicaAddress
+from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
+from pilotlight.targets.local.supervisor.replica_record import Launch
+from pilotlight.wire.machine import free_port
+
+ADDRESS_FLAGS: Final = frozenset({"--host", "--port", "--uds"})
+TMP: Final = "/tmp"  # noqa: S108 - of the container, which a pod does not share with others
+
+
+class EngineProcess(NamedTuple):
+    argv: list[str]
+    env: dict[str, str]
+    address: ReplicaAddress
+
+
+def program_of(container: ContainerSpec, environ: Mapping[str, str]) -> tuple[EngineCommand, Installed]:
+    """Return engine and program of a container. Raise PlatformError if it is no engine, or is not installed."""
+    named = engine_command(container.image, container.command, container.args)
+    if named is None:
+        problem = f"image = {container.image}, but without containers only our predictor and engines run"
+        raise PlatformError(problem, "use --target docker or kubernetes")
+    program = installed_program(named.engine, named.command, environ)
+    if program is None:
+        raise PlatformError(f"image = {container.image}: {missing(named.engine, named.command)}")
+    return named, program
+
+
+def prepare(
+    launch: Launch, gpus: Sequence[int | str], home: Home, python: str, environ: Mapping[str, str]
+) -> EngineProcess:
+    """Return the process of a replica on a free port. `python` fetches its models. Raise PlatformError."""
+    launch = container_command.with_paths(launch, container_command.fetched_folders(launch, home))
+    container, folder = launch.revision.container, str(home.sockets / launch.replica)
+    named, program = program_of(container, environ)
+    host, port = container.host_ip or LOOPBACK, container.host_port or free_port()
+    fetch, fetching = container_command.fetch_command(launch, home, python)
+    args = container_command.split_flags(named.args, ADDRESS_FLAGS)[0]
+    argv = [*fetch, *program.argv, *program.arguments(args), "--host", host, "--port", str(port)]
+    inherited = container_command.inherited(container, environ)
+    # Programs of its environment before others of the same name.
+    search = os.pathsep.join([os.path.dirname(program.argv[0]), inherited.get("PATH", os.defpath)])
+    cuda = container_command.visible_devices(gpus)
+    env = {
+        **inherited, "PATH": search, "TMPDIR": folder, **({} if gpus else cuda), **fetching,
+        **{name: folder if value == TMP else value for name, value in container.env.items()},
+        **(cuda if gpus else {}), "K_REVISION": launch.revision.name, contract.ENV_REVISION: launch.revision.name,
+        ENV_HOME: str(home.root), ENV_REPLICA: launch.replica,
+        **launch.extra_env, **launch.secret_values(container.secret_env),
+    }  # fmt: skip
+    return EngineProcess(argv, env, ReplicaAddress(host, {container.port: port}, program.paths))

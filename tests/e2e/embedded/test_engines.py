@@ -1,0 +1,208 @@
+"""Engines of other images as processes of this machine: their programs are stand-ins, installed as real ones are."""
+
+import json
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.embedded import Platform
+from tests.engines.installed import install
+
+from pilotlight.errors import PlatformError
+
+SIX_GPUS = """
+class NVMLError(Exception):
+    pass
+
+
+class Memory:
+    used = 0
+
+
+nvmlInit = nvmlShutdown = lambda: None
+nvmlDeviceGetCount = lambda: 6
+nvmlDeviceGetHandleByIndex = lambda index: index
+nvmlDeviceGetMemoryInfo = lambda handle: Memory
+nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
+"""
+MESSAGES = [{"role": "user", "content": "one two three"}]
+SECONDS = 0.5
+COMMANDS = {
+    "vllm": ("vllm/vllm-openai:v0.20.1", "[vllm, serve]", "/mnt/models, --max-num-seqs, '1'"),
+    "sglang": (
+        "lmsysorg/sglang:v0.5.5", "[python3, -m, sglang.launch_server]",
+        "--model-path=/mnt/models, --max-running-requests=1, --enable-metrics",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    folder = tmp_path_factory.mktemp("engines")
+    (folder / "nvml").mkdir()
+    (folder / "nvml/pynvml.py").write_text(SIX_GPUS)
+    programs = install(folder / "environment", "vllm", "sglang", "llama_cpp_python")
+    env = {"PYTHONPATH": str(folder / "nvml"), "PILOTLIGHT_ENGINE_PATH": programs}
+    with Platform(folder / "home", env) as running:
+        yield running
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Of the service, another one for each test: logs of deleted services stay."""
+    return f"chat-{zlib.crc32(request.node.name.encode()):08x}"
+
+
+def catalogued(name: str, form: str, uri: str, *, least: int = 0) -> str:
+    return f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: {name}, annotations: {{autoscaling.knative.dev/window: 6s}}}}
+spec:
+  predictor:
+    minReplicas: {least}
+    maxReplicas: 2
+    model: {{modelFormat: {{name: {form}}}, storageUri: {uri}}}
+"""
+
+
+def scaled(name: str, engine: str, uri: str, query: str, threshold: str, most: int = 2) -> str:
+    """A Deployment of an engine that runs one request at a time, on a GPU of its own, scaled by its own metric."""
+    image, command, args = COMMANDS[engine]
+    return f"""
+apiVersion: ome.io/v1beta1
+kind: BaseModel
+metadata: {{name: words}}
+spec:
+  modelFormat: {{name: safetensors}}
+  storage: {{storageUri: "{uri}"}}
+---
+apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {{name: {name}}}
+spec:
+  model: {{name: words, kind: BaseModel}}
+  kedaConfig:
+    enableKeda: true
+    customPromQuery: {query}
+    scalingThreshold: "{threshold}"
+    scalingOperator: GreaterThanOrEqual
+  engine:
+    minReplicas: 1
+    maxReplicas: {most}
+    runner:
+      name: ome-container
+      image: {image}
+      command: {command}
+      args: [{args}, --port=8080, --served-model-name={name}]
+      env: [{{name: ENGINE_SECONDS, value: "{SECONDS}"}}]
+      ports: [{{containerPort: 8080}}]
+      resources: {{limits: {{nvidia.com/gpu: "1"}}}}
+      readinessProbe: {{httpGet: {{path: /health, port: 8080}}, periodSeconds: 1}}
+"""
+
+
+def starts(platform: Platform, name: str) -> list[dict[str, object]]:
+    """What each engine said when it started, by its log."""
+    text = "\n".join(log.read_text() for log in sorted(platform.home.logs.glob(f"default/{name}/*.log")))
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def ask(platform: Platform, name: str) -> tuple[int, str]:
+    reply = platform.ask(f"/{name}/v1/chat/completions", {"model": name, "messages": MESSAGES})
+    return reply.status, reply.json()["choices"][0]["message"]["content"] if reply.status == 200 else str(reply.body)
+
+
+@contextmanager
+def asked(platform: Platform, name: str, clients: int) -> Iterator[list[tuple[int, str]]]:
+    answers: list[tuple[int, str]] = []
+    ending = threading.Event()
+
+    def client() -> None:
+        while not ending.is_set():
+            answers.append(ask(platform, name))
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("form", ["vLLM", "gguf"])
+def test_an_engine_of_the_catalogue_serves_a_model_of_this_machine_from_zero_and_again(
+    platform: Platform, model: Path, name: str, form: str
+) -> None:
+    source = model
+    if form == "gguf":
+        source = model / "words.gguf"
+        source.write_bytes(b"GGUF")
+    platform.deploy(catalogued(name, form, source.as_uri()))
+    platform.wait_phase("Ready", name=name)
+    assert ask(platform, name) == (200, "one two three")
+    assert platform.ask(f"/{name}/v1/models", None).json()["data"] == [{"id": name}]
+    platform.wait_phase("Standby", name=name)
+    assert ask(platform, name) == (200, "one two three")
+    argv = starts(platform, name)[-1]["argv"]
+    assert isinstance(argv, list)
+    assert str(source.name) in str(argv)
+    assert "/mnt/models" not in str(argv)
+
+
+def test_replicas_follow_what_the_engines_themselves_measure_each_on_a_gpu_of_its_own(
+    platform: Platform, model: Path, name: str
+) -> None:
+    rate = f"sum by (le) (rate(vllm:time_to_first_token_seconds_bucket{{inference_service='{name}-2'}}[30s]))"
+    queries = [
+        ("vllm", f"sum(vllm:num_requests_waiting{{inference_service='{name}-0'}})", "2"),
+        ("sglang", f"sum(sglang:num_queue_reqs{{inference_service='{name}-1'}})", "2"),
+        ("vllm", f'"histogram_quantile(0.95, {rate})"', "0.4"),
+    ]
+    names = [f"{name}-{number}" for number in range(len(queries))]
+    for each, (engine, query, threshold) in zip(names, queries, strict=True):
+        platform.deploy(scaled(each, engine, str(model), query, threshold))
+    for each in names:
+        platform.wait_phase("Ready", name=each)
+    with ExitStack() as stack:
+        answers = [stack.enter_context(asked(platform, each, 5)) for each in names]
+        for each in names:
+            platform.wait(lambda: platform.status(each).revisions[0].ready == 2, f"two of {each}")  # noqa: B023
+    assert {answer for each in answers for answer in each} == {(200, "one two three")}
+    used = sorted(str(start["gpus"]) for each in names for start in starts(platform, each))
+    assert used == sorted(map(str, range(6)))
+
+
+def test_an_engine_that_is_not_installed_is_named_with_how_to_install_it(tmp_path: Path, model: Path) -> None:
+    with Platform(tmp_path / "home", {"PATH": "/usr/bin:/bin"}) as platform, pytest.raises(PlatformError) as refused:
+        platform.deploy(catalogued("chat", "vLLM", str(model)))
+    assert "vllm.entrypoints.openai.api_server is not installed on this machine; pip install vllm" in str(refused.value)
+
+
+def test_an_engine_that_ends_at_sigterm_answers_what_it_has_begun(platform: Platform, model: Path, name: str) -> None:
+    document = scaled(name, "vllm", str(model), "sum(vllm:num_requests_waiting)", "100", most=1)
+    platform.deploy(document)
+    platform.wait_phase("Ready", name=name)
+    with asked(platform, name, 3) as answers:
+        for length in ("1", "2"):
+            platform.wait(lambda: len(answers) > 2 * int(length), "answers of this revision")  # noqa: B023
+            platform.deploy(document.replace("--port=8080", f"--port=8080, --max-model-len={length}"))
+            platform.wait_phase("Progressing", name=name)
+            platform.wait_phase("Ready", name=name)
+            platform.wait(lambda: len(platform.status(name).revisions) == 1, "the earlier revision to end")
+    assert set(answers) == {(200, "one two three")}
+    assert len(starts(platform, name)) == 3

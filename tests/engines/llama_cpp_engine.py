@@ -1,14 +1,22 @@
-"""A stand-in of `python -m llama_cpp.server`: its flags, and no /health."""
+"""A stand-in of `python -m llama_cpp.server`: its flags, no /health, and ids of requests that must be UUIDs."""
 
 import argparse
 import asyncio
 from pathlib import Path
+from uuid import UUID, uuid4
 
 from aiohttp import web
 from tests.engines.engine import Body, Engine, end_at_sigterm, prompt_words, serve_forever
 
 
 class LlamaCppEngine(Engine):
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        try:
+            UUID(request.headers.get("X-Request-ID", str(uuid4())))
+        except ValueError:
+            raise web.HTTPBadRequest(text="Invalid UUID in request header x-request-id") from None
+        return await super()._complete(request)
+
     async def generate(self, body: Body) -> tuple[list[str], Body]:
         return prompt_words(body), {}
 

@@ -62,7 +62,9 @@ class DataPlane:
         self._backends: dict[tuple[RouteKey, str], LiveBackend] = {}
         self._draining: list[LiveBackend] = []  # removed from the table, with requests in flight
         self._reported = clock()
-        self._id_prefix = os.urandom(6).hex()
+        random = os.urandom(10).hex()
+        # The rest of a UUID is a number: servers with starlette-context, as llama.cpp's in Python, refuse other ids.
+        self._id_prefix = f"{random[:8]}-{random[8:12]}-4{random[13:16]}-8{random[17:]}"
         self._numbers = count(1)
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -150,7 +152,7 @@ class DataPlane:
 
     def new_request_id(self) -> str:
         """Return an id for a request without one."""
-        return f"{self._id_prefix}-{next(self._numbers):x}"
+        return f"{self._id_prefix}-{next(self._numbers):012x}"
 
     def loads(self) -> dict[RouteKey, int]:
         """Return the requests queued or in flight, by namespace and workload."""

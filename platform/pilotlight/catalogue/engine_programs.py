@@ -110,11 +110,12 @@ def installed_engines(environ: Mapping[str, str]) -> frozenset[str]:
     return frozenset(each.name for each in engines() if any(_find(program, environ) for program in each.programs))
 
 
-def missing(engine: Engine, command: Sequence[str]) -> str:
-    """Return the sentence about a program that is not installed."""
+def missing_program(name: str) -> str:
+    """Return the sentence about an engine of which this machine has no program."""
+    (install,) = [engine.install for engine in engines() if engine.name == name]
     return (
-        f"{' '.join(command)} is not installed on this machine; {engine.install} (in an environment of its own: set "
-        f"{ENV_ENGINE_PATH} to its bin folder before platformctl up), or use --target docker"
+        f"{name} is not installed on this machine; {install} (in an environment of its own: set {ENV_ENGINE_PATH} to "
+        "its bin folder before platformctl up), or use --target docker"
     )
 
 

@@ -190,7 +190,7 @@ def test_replicas_follow_what_the_engines_themselves_measure_each_on_a_gpu_of_it
 def test_an_engine_that_is_not_installed_is_named_with_how_to_install_it(tmp_path: Path, model: Path) -> None:
     with Platform(tmp_path / "home", {"PATH": "/usr/bin:/bin"}) as platform, pytest.raises(PlatformError) as refused:
         platform.deploy(catalogued("chat", "vLLM", str(model)))
-    assert "vllm.entrypoints.openai.api_server is not installed on this machine; pip install vllm" in str(refused.value)
+    assert "vLLM is not installed on this machine; pip install vllm" in str(refused.value)
 
 
 def test_an_engine_that_ends_at_sigterm_answers_what_it_has_begun(platform: Platform, model: Path, name: str) -> None:

@@ -13,7 +13,7 @@ from pilotlight.catalogue.engine_programs import (
     engines,
     installed_engines,
     installed_program,
-    missing,
+    missing_program,
 )
 
 VLLM, SGLANG, LLAMA_CPP = engines()
@@ -96,8 +96,8 @@ def test_the_python_server_of_llama_cpp_stands_for_llama_server_with_its_own_fla
 
 def test_a_missing_program_is_one_sentence_with_how_to_install_it() -> None:
     assert installed_program(VLLM, ("vllm", "serve"), {"PATH": ""}) is None
-    text = missing(VLLM, ("vllm", "serve"))
-    assert text.startswith("vllm serve is not installed on this machine; pip install vllm (")
+    text = missing_program("vLLM")
+    assert text.startswith("vLLM is not installed on this machine; pip install vllm (")
     assert "PILOTLIGHT_ENGINE_PATH" in text
 
 

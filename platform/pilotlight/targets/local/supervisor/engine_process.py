@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pilotlight import contract
-from pilotlight.catalogue.engine_programs import EngineCommand, Installed, engine_command, installed_program, missing
+from pilotlight.catalogue.engine_programs import (
+    EngineCommand,
+    Installed,
+    engine_command,
+    installed_program,
+    missing_program,
+)
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
@@ -38,7 +44,7 @@ def program_of(container: ContainerSpec, environ: Mapping[str, str]) -> tuple[En
         raise PlatformError(problem, "use --target docker or kubernetes")
     program = installed_program(named.engine, named.command, environ)
     if program is None:
-        raise PlatformError(f"image = {container.image}: {missing(named.engine, named.command)}")
+        raise PlatformError(f"image = {container.image}: {missing_program(named.engine.name)}")
     return named, program
 
 

@@ -59,7 +59,7 @@ def test_a_model_of_a_store_is_fetched_before_the_start(environ: dict[str, str])
     ("image", "problem"),
     [
         ("example/server", "without containers only our predictor and engines run"),
-        ("ggml-org/llama.cpp", "llama-server is not installed on this machine; pip install"),
+        ("ggml-org/llama.cpp", "llama.cpp is not installed on this machine; pip install"),
     ],
 )
 def test_what_cannot_be_started_is_named_at_the_deploy(

@@ -105,6 +105,11 @@ def installed_program(engine: Engine, command: Sequence[str], environ: Mapping[s
     return None
 
 
+def search_path(environ: Mapping[str, str]) -> str:
+    """Return the folders that are looked through, as another process needs them in PILOTLIGHT_ENGINE_PATH."""
+    return os.pathsep.join(str(folder) for folder in _folders(environ))
+
+
 def installed_engines(environ: Mapping[str, str]) -> frozenset[str]:
     """Return the names of the engines of which this machine has a program."""
     return frozenset(each.name for each in engines() if any(_find(program, environ) for program in each.programs))
@@ -115,7 +120,7 @@ def missing_program(name: str) -> str:
     (install,) = [engine.install for engine in engines() if engine.name == name]
     return (
         f"{name} is not installed on this machine; {install} (in an environment of its own: set {ENV_ENGINE_PATH} to "
-        "its bin folder before platformctl up), or use --target docker"
+        "its bin folder before platformctl up)"
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from pilotlight.catalogue.document_types import parameter_count
+from pilotlight.catalogue.engine_programs import engine_of, missing_program
 from pilotlight.catalogue.model_documents import canonical_format, reference_path
 from pilotlight.catalogue.runtime_merge import node_engine
 from pilotlight.contract import ENV_TRUST_PICKLE
@@ -145,14 +146,19 @@ class Objection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeHost:
-    """What a target runs: any image, or our own predictor alone."""
+    """What a target runs: any image, or our own predictor alone; on `local` also engines that are installed."""
 
     target: str = ""
     images: bool = True
+    engines: frozenset[str] | None = None  # installed; None: not known
 
     def refusal(self, runtime: Runtime) -> str:
         """Return why the target cannot run a runtime; empty if it can."""
-        return "" if self.images or runtime.is_pilotlight else f"{self.target} runs no images but our own predictor"
+        if self.images or runtime.is_pilotlight:
+            return ""
+        if self.target == "local" and (engine := engine_of(runtime)):
+            return "" if self.engines is None or engine in self.engines else missing_program(engine)
+        return f"{self.target} runs no images but our own predictor"
 
 
 ANY_HOST: Final = RuntimeHost()

@@ -46,7 +46,8 @@ def runtime_host(capabilities: Capabilities, service: Service) -> RuntimeHost:
     parts = service.components.values()
     has_model = service.model is not None or any(part.model and part.model.storage_uri for part in parts)
     alone = target == "local" or (target == "slurm" and container == "none")
-    return RuntimeHost(target, images=not (alone or (target in ("lepton", "brev") and has_model)))
+    images = not (alone or (target in ("lepton", "brev") and has_model))
+    return RuntimeHost(target, images, capabilities.engines)
 
 
 def choose_runtime(service: Service, catalogue: Catalogue, capabilities: Capabilities, log: DecisionLog) -> Selection:

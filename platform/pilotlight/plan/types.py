@@ -180,6 +180,7 @@ class Capabilities:
     domain_mapping: bool = False  # Knative claims the hosts of DomainMappings by itself
     target: str = ""  # name of the target, whose refusals of plan/support/target_support.py count; empty: any
     target_options: Mapping[str, str] = field(default_factory=dict)
+    engines: frozenset[str] | None = None  # that run as processes of the target local; None: not known
 
     @property
     def maps_hosts(self) -> bool:

@@ -314,9 +314,10 @@ def _non_default_capabilities(capabilities: "Capabilities") -> str:
 
     defaults = Capabilities()
     values = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
-    # Numbers of GPUs vary from moment to moment: recording them would change the document. So would the name of a
+    # Numbers of GPUs and installed engines vary: recording them would change the document. So would the name of a
     # target whose pod templates do not carry it.
-    skipped = {"gpus", "gpus_total", *(("target",) if capabilities.target in ("local", "kubernetes") else ())}
+    skipped = {"gpus", "gpus_total", "engines"}
+    skipped |= {"target"} if capabilities.target in ("local", "kubernetes") else set()
     changed = {name: value for name, value in values.items() if value != getattr(defaults, name)}
     changed = {name: value for name, value in changed.items() if name not in skipped}
     return json.encode(to_builtins(changed, order="sorted"), order="sorted").decode() if changed else ""

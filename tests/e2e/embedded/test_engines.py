@@ -51,6 +51,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 @pytest.fixture
+def without(tmp_path: Path) -> Iterator[Platform]:
+    """A platform on a machine that has no engine."""
+    with Platform(tmp_path / "home", {"PATH": "/usr/bin:/bin"}) as running:
+        yield running
+
+
+@pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -187,10 +194,12 @@ def test_replicas_follow_what_the_engines_themselves_measure_each_on_a_gpu_of_it
     assert used == sorted(map(str, range(6)))
 
 
-def test_an_engine_that_is_not_installed_is_named_with_how_to_install_it(tmp_path: Path, model: Path) -> None:
-    with Platform(tmp_path / "home", {"PATH": "/usr/bin:/bin"}) as platform, pytest.raises(PlatformError) as refused:
-        platform.deploy(catalogued("chat", "vLLM", str(model)))
-    assert "vLLM is not installed on this machine; pip install vllm" in str(refused.value)
+def test_an_engine_that_is_not_installed_is_named_with_how_to_install_it(without: Platform, model: Path) -> None:
+    named = catalogued("chat", "vLLM", str(model)).replace("modelFormat", "runtime: kserve-vllmserver, modelFormat")
+    for document in (catalogued("chat", "vLLM", str(model)), named):
+        with pytest.raises(PlatformError) as refused:
+            without.deploy(document)
+        assert "vLLM is not installed on this machine; pip install vllm" in str(refused.value)
 
 
 def test_an_engine_that_ends_at_sigterm_answers_what_it_has_begun(platform: Platform, model: Path, name: str) -> None:

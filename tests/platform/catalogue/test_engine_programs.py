@@ -14,7 +14,9 @@ from pilotlight.catalogue.engine_programs import (
     installed_engines,
     installed_program,
     missing_program,
+    search_path,
 )
+from pilotlight.catalogue.runtime_score import RuntimeHost
 
 VLLM, SGLANG, LLAMA_CPP = engines()
 PAGE = (Path(__file__).parents[3] / "docs" / "embedded.md").read_text(encoding="utf-8")
@@ -75,6 +77,15 @@ def test_programs_are_found_in_the_folders_of_the_setting_before_path(tmp_path: 
     assert module is not None
     assert module.argv == (f"{second}/python", "-m", "sglang.launch_server")
     assert installed_engines({"PILOTLIGHT_ENGINE_PATH": "bin", "PATH": ""}) == frozenset()
+    assert installed_engines({"PILOTLIGHT_ENGINE_PATH": search_path(environ), "PATH": ""}) == {"vLLM", "SGLang"}
+
+
+def test_runtimes_of_engines_are_for_this_machine_where_they_are_installed() -> None:
+    (runtime,) = [each for each in builtin().runtimes if each.name == "llama-cpp"]
+    assert not RuntimeHost("local", False, frozenset({"llama.cpp"})).refusal(runtime)
+    assert not RuntimeHost("local", False, None).refusal(runtime)
+    assert RuntimeHost("local", False, frozenset({"vLLM"})).refusal(runtime) == missing_program("llama.cpp")
+    assert "no images but our own" in RuntimeHost("slurm", False, frozenset({"llama.cpp"})).refusal(runtime)
 
 
 def test_the_python_server_of_llama_cpp_stands_for_llama_server_with_its_own_flags(tmp_path: Path) -> None:

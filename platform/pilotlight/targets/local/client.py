@@ -83,7 +83,12 @@ class LocalTarget:
         self._options = options or {}
 
     def capabilities(self) -> Mapping[str, Json]:
-        return capabilities_of(self.name, self._options)
+        from pilotlight.catalogue.engine_programs import ENV_ENGINE_PATH, installed_engines
+
+        values, folders = capabilities_of(self.name, self._options), self.address.engine_path
+        if self.name != "local" or not folders:  # a control process of an earlier release does not tell
+            return values
+        return {**values, "engines": installed_engines({ENV_ENGINE_PATH: folders, "PATH": ""})}
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
         return (), ()

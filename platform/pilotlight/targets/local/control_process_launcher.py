@@ -51,6 +51,7 @@ class Announcement(Struct, frozen=True):
     port: int = field(name="api_port")
     gateway_port: int
     prometheus: str = ""  # address of the Prometheus server in use
+    engine_path: str = ""  # folders of programs of engines
 
 
 class Address(Announcement, frozen=True, kw_only=True):
@@ -62,8 +63,11 @@ class Address(Announcement, frozen=True, kw_only=True):
 
 def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "") -> Announcement:
     """Write the announcement of this process, once it serves."""
+    from pilotlight.catalogue.engine_programs import search_path  # a verb that only asks does without
+
     pid = os.getpid()
-    announcement = Announcement(pid, start_ticks(pid), __version__, api_port, gateway_port, prometheus)
+    ports, engine_path = (api_port, gateway_port), search_path(os.environ)
+    announcement = Announcement(pid, start_ticks(pid), __version__, *ports, prometheus, engine_path)
     replace_file(home.address, json.encode(announcement))
     return announcement
 

@@ -44,7 +44,9 @@ def program_of(container: ContainerSpec, environ: Mapping[str, str]) -> tuple[En
         raise PlatformError(problem, "use --target docker or kubernetes")
     program = installed_program(named.engine, named.command, environ)
     if program is None:
-        raise PlatformError(f"image = {container.image}: {missing_program(named.engine.name)}")
+        raise PlatformError(
+            f"image = {container.image}: {missing_program(named.engine.name)}", "or use --target docker"
+        )
     return named, program
 
 

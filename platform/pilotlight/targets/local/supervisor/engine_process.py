@@ -41,7 +41,7 @@ def program_of(container: ContainerSpec, environ: Mapping[str, str]) -> tuple[En
     named = engine_command(container.image, container.command, container.args)
     if named is None:
         problem = f"image = {container.image}, but without containers only our predictor and engines run"
-        raise PlatformError(problem, "use --target docker or kubernetes")
+        raise PlatformError(problem, "use --target docker, or platformctl render for a cluster")
     program = installed_program(named.engine, named.command, environ)
     if program is None:
         raise PlatformError(

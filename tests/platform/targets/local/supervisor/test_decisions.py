@@ -184,7 +184,7 @@ def test_a_microservice_listens_on_its_port_of_the_machine() -> None:
     assert variables(closed, (), HOME, "", secret).keys() & secret.keys() == {"AWS_REGION"}
     assert variables(launch(), (), HOME, "", secret).items() >= secret.items()
     assert variables(closed, (), HOME, "", {})["INFERENCE_HOST"] == host(HOME, closed.replica)
-    assert address(closed.revision.container, HOME, "a") == (host(HOME, "a"), {})
+    assert address(closed.revision.container, HOME, "a")[:2] == (host(HOME, "a"), {})
 
 
 def test_a_port_that_the_manifest_renames_is_still_the_same_one() -> None:

@@ -80,7 +80,7 @@ def test_probes_ask_the_program_that_stands_for_another(
 
     async def play() -> Replica:
         async with Stage(tmp_path) as stage:
-            stage.supervisor.start(order)
+            stage.supervisor.launch(order)
             return await stage.until("ready")
 
     ready = asyncio.run(play())

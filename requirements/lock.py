@@ -16,6 +16,10 @@ OPTIONS = (
     "--universal", "--python-version=3.11", "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url",
     "--no-emit-find-links", "--quiet",
 )  # fmt: skip
+TEST = (
+    "onnx", "torch", "text", "sklearn", "xgboost", "lightgbm", "catboost", "mlflow", "kserve", "cloud", "otel", "dev",
+)  # fmt: skip
+PREDICTOR = ("cloud", "grpc", "auth", "requirements")  # what manifests and models may ask for in every image
 
 
 class Lock(NamedTuple):
@@ -35,17 +39,16 @@ class Lock(NamedTuple):
         return f"requirements/{self.name}.txt"
 
 
-TABLES = ("sklearn", "xgboost", "lightgbm", "mlflow")
 LOCKS = (
     Lock("uv"),
-    Lock("test", extras=("onnx", "torch", "text", *TABLES, "catboost", "kserve", "cloud", "otel", "dev")),
+    Lock("test", extras=TEST),
     Lock("build", constraint="test"),
     Lock("run", extras=("onnx",), constraint="test"),
-    Lock("image-cpu", extras=("onnx", "cloud", "grpc", "auth"), constraint="test"),
-    Lock("image-cuda", extras=("cuda", "cloud", "grpc", "auth"), constraint="test"),
-    Lock("image-torch", extras=("onnx", "torch", "cloud", "grpc", "auth"), constraint="test"),
-    Lock("image-text", extras=("onnx", "text", "cloud", "grpc", "auth"), constraint="test"),
-    Lock("image-sklearn", extras=("onnx", *TABLES, "cloud", "grpc", "auth"), constraint="test"),
+    Lock("image-cpu", extras=("onnx", *PREDICTOR), constraint="test"),
+    Lock("image-cuda", extras=("cuda", *PREDICTOR), constraint="test"),
+    Lock("image-torch", extras=("onnx", "torch", "mlflow", *PREDICTOR), constraint="test"),
+    Lock("image-text", extras=("onnx", "torch", "text", "mlflow", *PREDICTOR), constraint="test"),
+    Lock("image-sklearn", extras=("onnx", "sklearn", "xgboost", "lightgbm", "mlflow", *PREDICTOR), constraint="test"),
     Lock("image-platform", extras=("cloud", "auth", "controller", "media", "prometheus"), constraint="test"),
     Lock("models", dependencies=False),
     Lock("checkov"),

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 from tests.cluster.bed import predictor_image, python_layers
 
 from pilotlight import contract
+from pilotlight.plan.support import image_variants
+from pilotlight.plan.types import Capabilities
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-VARIANTS = ("cpu", "cuda", "platform")
+VARIANTS = tuple(sorted(path.stem.removeprefix("image-") for path in (ROOT / "requirements").glob("image-*.txt")))
 
 
 class Line(NamedTuple):
@@ -63,6 +66,26 @@ def test_everything_that_the_wheel_holds_is_copied() -> None:
 def test_a_variant_is_a_lock_file(variant: str) -> None:
     assert (ROOT / f"requirements/image-{variant}.txt").exists()
     assert "requirements/image-${VARIANT}.txt" in " ".join(rests("RUN"))
+
+
+def test_the_workflow_builds_every_variant() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    assert sorted(jobs["images"]["strategy"]["matrix"]["variant"]) == list(VARIANTS)
+
+
+def test_each_variant_of_the_predictor_has_a_lock_with_its_packages() -> None:
+    assert {variant.name for variant in image_variants.table()} == {*VARIANTS} - {"platform"}
+    for variant in image_variants.table():
+        lock = (ROOT / f"requirements/image-{variant.name}.txt").read_text()
+        assert not [name for name in (*variant.packages, "uv") if f"\n{name}==" not in f"\n{lock}"], variant.name
+
+
+def test_its_page_lists_the_variants_as_planning_knows_them() -> None:
+    page = (ROOT / "docs/images.md").read_text()
+    for variant in image_variants.table():
+        tag = Capabilities().own_image(variant.name).partition(":")[2]
+        cells = (variant.name, f"`{tag}`", ", ".join(variant.packages), ", ".join(variant.formats))
+        assert f"| {' | '.join(cells)} |" in page
 
 
 def test_nothing_is_installed_without_hashes_but_the_project_itself() -> None:

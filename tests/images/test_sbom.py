@@ -17,7 +17,7 @@ def bill(lock: Path) -> dict[str, Any]:
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.parametrize("variant", ["cpu", "cuda", "platform"])
+@pytest.mark.parametrize("variant", ["cpu", "cuda", "sklearn", "text", "torch", "platform"])
 def test_it_lists_every_pin_of_the_lock_and_nothing_else(variant: str) -> None:
     lock = ROOT / f"requirements/image-{variant}.txt"
     pinned = set(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", lock.read_text(), re.MULTILINE))

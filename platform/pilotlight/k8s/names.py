@@ -69,6 +69,8 @@ ANNOTATION_MEMORY_CHECK: Final = f"{DOMAIN}/memory-check"  # "off": a model that
 # has now.
 ANNOTATION_PAUSED: Final = f"{DOMAIN}/paused"
 ANNOTATION_REPLAN: Final = f"{DOMAIN}/replan"
+ANNOTATION_IMAGE_VARIANT: Final = f"{DOMAIN}/image-variant"  # of our image; absent: by model format and devices
+IMAGE_VARIANTS: Final = ("cpu", "cuda", "sklearn", "torch", "text")
 ANNOTATION_PREDICTOR: Final = f"{DOMAIN}/predictor"  # on a runtime: its container is our predictor
 # On a document or a runtime: how engine and decoder hand over KV caches, where their arguments do not show it.
 ANNOTATION_DISAGGREGATION: Final = f"{DOMAIN}/disaggregation"
@@ -90,7 +92,7 @@ COMPONENT_ANNOTATIONS: Final = (
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
     ANNOTATION_MODEL_CACHE, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, ANNOTATION_DISAGGREGATION,
-    ANNOTATION_PAUSED, ANNOTATION_REPLAN, *RELEASE_ANNOTATIONS,
+    ANNOTATION_PAUSED, ANNOTATION_REPLAN, ANNOTATION_IMAGE_VARIANT, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 

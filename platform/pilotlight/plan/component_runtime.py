@@ -10,6 +10,7 @@ from typing import Any
 from pilotlight.catalogue import accelerator_selection
 from pilotlight.catalogue.accelerator_selection import AcceleratorClass
 from pilotlight.catalogue.catalogue import BUILT_IN
+from pilotlight.catalogue.model_documents import reference_path
 from pilotlight.catalogue.model_memory import memory_of
 from pilotlight.catalogue.runtime_documents import expand, implied_env
 from pilotlight.catalogue.runtime_merge import (
@@ -30,10 +31,12 @@ from pilotlight.catalogue.runtime_score import RuntimeHost
 from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
+from pilotlight.k8s.names import ANNOTATION_IMAGE_VARIANT as IMAGE_VARIANT
 from pilotlight.plan.capacity import memory_fit
 from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter, written_containers
 from pilotlight.plan.deployment_mode import wants_ray
-from pilotlight.plan.types import Capabilities, DecisionLog, field_path
+from pilotlight.plan.support.image_variants import select_variant, variants_for
+from pilotlight.plan.types import PUBLISHED_IMAGE, Capabilities, DecisionLog, field_path
 from pilotlight.spec.service import Catalogue, Component, NodeGroup, Runtime, Service
 
 Json = Any
@@ -123,7 +126,7 @@ def merged_choice(
     choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, adapter=adapter, caches=catalogue.caches)
     choice, accelerator = _on_accelerator(service, component, choice, selection, catalogue, log)
     choice = _with_gpus(service, component, choice, accelerator, catalogue, capabilities, log)
-    choice = _tuned(component, choice)
+    choice = _with_own_image(service, component, _tuned(component, choice), capabilities, log)
     if adapter is None:
         return choice
     container = with_adapter(choice.container, adapter, log)
@@ -185,6 +188,39 @@ def _tuned(component: Component, choice: RuntimeChoice) -> RuntimeChoice:
     if runtime.group == "kserve" and component.worker is not None and worker:
         container, worker = (_parallel(part, component.worker) for part in (container, worker))
     return replace(choice, container=container, worker_container=worker)
+
+
+def _with_own_image(
+    service: Service, component: Component, choice: RuntimeChoice, capabilities: Capabilities, log: DecisionLog
+) -> RuntimeChoice:
+    """Set the variant of our image that loads the model (PL390); any other image that the document names stays."""
+    published = (None, "", PUBLISHED_IMAGE)
+    if not choice.is_pilotlight or choice.container.get("image") not in published:
+        return choice
+    image = capabilities.own_image()
+    if capabilities.image == PUBLISHED_IMAGE and component.role in SERVES_MODEL:
+        model_format, named = choice.model.format if choice.model else "", service.annotations.get(IMAGE_VARIANT, "")
+        variant = select_variant(model_format, quantities.gpu_count(choice.container), named)
+        if variant is None:
+            _refuse_format(service, component, model_format, named, log)
+            return choice
+        image, packages = capabilities.own_image(variant.name), ", ".join(variant.packages)
+        why = f"annotation {IMAGE_VARIANT}" if named else f"variant {variant.name} loads {model_format or 'any model'}"
+        log.decide(component.role, "image", image, f"{why}; it has {packages}")
+    worker = choice.worker_container
+    worker = {**worker, "image": image} if worker and worker.get("image") in published else worker
+    return replace(choice, container={**choice.container, "image": image}, worker_container=worker)
+
+
+def _refuse_format(service: Service, component: Component, model_format: str, named: str, log: DecisionLog) -> None:
+    variants = ", ".join(variant.name for variant in variants_for(model_format))
+    if named and variants:
+        message = f"= {named}, which cannot load {model_format}; use one of {variants}"
+        log.error("PL390", f"metadata.annotations.{IMAGE_VARIANT}", message)
+        return
+    field = field_path(component, "runner.image" if service.group == "ome" else "model.image")
+    message = f"= {model_format}, which no variant of our image can load; set {field} to one of yours that can"
+    log.error("PL390", reference_path(service), message)
 
 
 def _nodes(component: Component, choice: RuntimeChoice) -> int:

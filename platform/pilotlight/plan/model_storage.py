@@ -269,7 +269,7 @@ def _fetched(name: str, container: str, context: PlanContext, uri: str, folder: 
     variables = [*model_pins.remote_pins_env(context, uri), *_token(context)]
     fetch = {
         "name": container,
-        "image": context.capabilities.image,
+        "image": context.capabilities.own_image(),
         "command": ["python", "-m", "pilotlight_predictor", "fetch", uri, folder],
         **({"env": variables} if variables else {}),
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},

@@ -29,7 +29,6 @@ SHM_VOLUME: Final = "shared-memory"
 SHM_PATH: Final = "/dev/shm"  # noqa: S108 - the mount point that every CUDA program knows
 SCRATCH: Final = "scratch"
 COLLOCATED: Final = "transformer-container"
-PUBLISHED: Final = Capabilities().image
 ANNOTATED_TARGETS: Final = ("docker", "slurm", "lepton", "brev")  # named in annotations of pod templates
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)$", re.IGNORECASE
@@ -260,7 +259,6 @@ def _main_container(
             *environment_variables.access(context),
         ]
     container = {"name": own_fields.get("name", "main"), **strategic_merge(base, own_fields)}
-    container["image"] = own_image(context, str(container["image"]))
     container |= _predictor_args(context, container)
     container |= {"resources": resources, "ports": _ports(context, port, port_name)}
     container |= decide_probes(context, port, log)
@@ -274,12 +272,7 @@ def image(context: PlanContext, log: DecisionLog) -> str:
     if not context.choice.is_pilotlight and not context.choice.container.get("image"):
         name = "runner.image" if context.service.group == "ome" else "containers"
         log.error("PL307", context.path(name), "has no image, and no runtime gives it one; name an image or a runtime")
-    return context.capabilities.image
-
-
-def own_image(context: PlanContext, chosen: str) -> str:
-    """Replace the published name of our image, as built-in runtimes have it, by the cluster's."""
-    return context.capabilities.image if context.choice.is_pilotlight and chosen == PUBLISHED else chosen
+    return context.capabilities.own_image()
 
 
 def _predictor_args(context: PlanContext, container: Mapping[str, Json]) -> dict[str, Json]:
@@ -379,12 +372,11 @@ def _worker(context: PlanContext, storage: ModelStorage, level: Level, timeout_s
     own_fields = dict(choice.worker_container or choice.container)
     has_gpus = bool(quantities.gpu_count(own_fields))
     base: dict[str, Json] = {
-        "image": context.capabilities.image if choice.is_pilotlight else choice.container.get("image", ""),
+        "image": choice.container.get("image", ""),
         "env": [*environment_variables.identity(context), *storage.env],
         "volumeMounts": [*storage.mounts, *shared_memory(own_fields, has_gpus)[1], *_scratch_mount(context, storage)],
     }
     container = {"name": own_fields.get("name", "worker"), **strategic_merge(base, own_fields)}
-    container["image"] = own_image(context, str(container["image"]))
     security = own_fields.get("securityContext") or {}
     container["securityContext"] = container_context(level, choice.is_pilotlight, security)
     requests = (container.get("resources") or {}).get("requests") or {}

@@ -11,6 +11,7 @@ from pilotlight.spec.problems import Problem, Problems
 from pilotlight.spec.service import Component, Role, Service
 
 Json = Any
+PUBLISHED_IMAGE: Final = "pilotlight/predictor:0.1.0"  # as built-in runtimes name it: that of variant `cpu`
 KNATIVE_HOST_TEMPLATE: Final = "{name}.{namespace}.{domain}"  # of the Route that has the service's name
 Mode = Literal["serverless", "raw", "multi-node", "stateful", "virtual"]
 Scaler = Literal["kpa", "knative-hpa", "hpa", "keda", "none"]
@@ -167,7 +168,8 @@ class Capabilities:
     features: frozenset[str] = frozenset()  # Knative feature flags that are on
     prometheus: str = "http://prometheus-operated.monitoring.svc:9090"
     load_rate_bytes_s: int = 200_000_000  # load rate from the model store to the device
-    image: str = "pilotlight/predictor:0.1.0"
+    image: str = PUBLISHED_IMAGE  # another one is used as it is, for every model
+    image_registry: str = ""  # where the variants of our image are: `registry.example.com/team`
     default_mode: Literal["serverless", "raw"] = "serverless"  # of KServe documents without a deploymentMode
     pod_security: str = ""  # forced level (restricted, baseline, privileged); empty: the strictest possible
     gateway_scaler: str = "pilotlight-gateway.pilotlight-system.svc:9090"  # our gateway's KEDA scaler
@@ -186,6 +188,13 @@ class Capabilities:
     def maps_hosts(self) -> bool:
         """Whether hosts of serverless services need DomainMappings, and can have them."""
         return self.domain_mapping and self.host_template != KNATIVE_HOST_TEMPLATE
+
+    def own_image(self, variant: str = "cpu") -> str:
+        """Return the image of our containers; variants other than `cpu` add their name to the tag."""
+        if self.image != PUBLISHED_IMAGE:
+            return self.image
+        registry = f"{self.image_registry}/" if self.image_registry else ""
+        return f"{registry}{self.image}{'' if variant == 'cpu' else f'-{variant}'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ TIMEOUT_S: Final = 600.0
 MODES: Final = ("serverless", "raw")
 LEVELS: Final = ("restricted", "baseline", "privileged")
 _HOST: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_REGISTRY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*/?")
 
 
 class Named(Protocol):
@@ -63,6 +64,7 @@ class DocumentOptions:
     capabilities: str | None
     pod_security: str | None
     host_template: str | None
+    image_registry: str | None
     target: str | None
     text: str | None = None  # document that is read for the file `-`, instead of standard input
 
@@ -168,7 +170,7 @@ class DocumentOptions:
             reported = {**reported, "target_options": target_options}
         from_file = read_capabilities(self.capabilities) if self.capabilities else {}
         flags = {"default_mode": self.default_mode, "pod_security": self.pod_security}
-        flags |= {"host_template": self.host_template}
+        flags |= {"host_template": self.host_template, "image_registry": self.image_registry}
         flags_set = {name: value for name, value in flags.items() if value}
         return replace(Capabilities(), **{**reported, **from_file, **flags_set})
 
@@ -239,9 +241,21 @@ def host_template(text: str | None) -> str | None:
     return text
 
 
+def image_registry(text: str | None) -> str | None:
+    """Return a registry without a slash at its end. Raise BadParameter for a URL or a whole image."""
+    if text and not _REGISTRY.fullmatch(text):
+        raise click.BadParameter("must be a registry such as registry.example.com:5000/team, without https:// or a tag")
+    return text.rstrip("/") if text else text
+
+
 HOST_TEMPLATE = click.option(
     "--host-template", metavar="TEXT", callback=lambda _, __, value: host_template(value),
     help="Public host of a service; {name}.{namespace}.{domain} by default.",
+)  # fmt: skip
+_IMAGE_REGISTRY = click.option(
+    "--image-registry", metavar="REGISTRY", envvar="PILOTLIGHT_IMAGE_REGISTRY",
+    callback=lambda _, __, value: image_registry(value),
+    help="Where our images were pushed: registry.example.com/team. [env: PILOTLIGHT_IMAGE_REGISTRY]",
 )  # fmt: skip
 _PLANNING = (
     click.option(
@@ -256,6 +270,7 @@ _PLANNING = (
         help="Force this level on every pod.",
     ),
     HOST_TEMPLATE,
+    _IMAGE_REGISTRY,
 )
 
 

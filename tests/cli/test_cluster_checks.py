@@ -29,7 +29,10 @@ OURS = named(
     "Deployment",
     "pilotlight-system",
     "pilotlight-gateway",
-    spec={"replicas": 2},
+    spec={
+        "replicas": 2,
+        "template": {"spec": {"containers": [{"image": "registry.example.com/pilotlight/predictor:0.1.0"}]}},
+    },
     status={"readyReplicas": 2},
 )
 PARENT = named(
@@ -75,6 +78,7 @@ def test_a_cluster_with_everything_is_well() -> None:
     assert {each.level for each in told.values()} == {"ok"}
     assert "Kubernetes 1.34.4" in told["cluster"].message
     assert told["knative"].message == "1.15.2; flags for pods: affinity"
+    assert told["image"].message == "registry.example.com/pilotlight/predictor:0.1.0, its variants beside it"
     assert told["keda"].message == "2.21.0"
     assert told["gateway"].message == "2 of 2 replicas of pilotlight-gateway are ready"
     assert told["metrics"].message == "prometheus answers; 1 pod of a service is ready, and it has metrics of 1"
@@ -85,10 +89,25 @@ def test_a_bare_cluster_is_told_what_each_part_would_bring() -> None:
     with PaperCluster() as paper:
         told = found(paper)
     assert {name for name, each in told.items() if each.level == "warn"} == {
-        "knative", "keda", "gateway", "gateway api", "prometheus operator", "metrics", "namespace",
+        "image", "knative", "keda", "gateway", "gateway api", "prometheus operator", "metrics", "namespace",
     }  # fmt: skip
     assert not [name for name, each in told.items() if each.level == "fail"]
     assert all(each.fix for each in told.values() if each.level != "ok")
+
+
+def test_an_image_without_a_registry_must_be_on_every_node() -> None:
+    images = {"status": {"images": [{"names": ["docker.io/pilotlight/predictor:0.1.0"]}]}}
+    having, lacking = named("v1", "Node", "", "a", **images), named("v1", "Node", "", "b", status={})
+    with PaperCluster(having) as paper:
+        assert found(paper)["image"].message == "pilotlight/predictor:0.1.0 is on every node"
+    with PaperCluster(having, lacking) as paper:
+        told = found(paper)["image"]
+        (told_by_flag,) = [each for each in findings(paper.cluster(), "models", "dev.local") if each.check == "image"]
+    assert told.message == "1 of 2 nodes have pilotlight/predictor:0.1.0, which is in no public registry"
+    assert "--image-registry" in told.fix
+    assert (told_by_flag.level, told_by_flag.message) == (
+        "ok", "dev.local/pilotlight/predictor:0.1.0, its variants beside it",
+    )  # fmt: skip
 
 
 def test_an_old_keda_a_gateway_that_is_down_and_missing_rights_are_failures() -> None:

@@ -40,6 +40,17 @@ def test_the_public_host_follows_its_template(call: Call) -> None:
         assert "must be a host name with {name}, {namespace} and {domain}" in done.err
 
 
+def test_our_image_comes_from_the_registry_that_was_named(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = "registry.example.com:5000/team/pilotlight/predictor:0.1.0"
+    assert f"image: {image}\n" in call("render", "-f", IRIS, "--image-registry", "registry.example.com:5000/team/").out
+    for wrong in ("https://registry.example.com", "registry.example.com/predictor:0.1.0", "a b"):
+        done = call("render", "-f", IRIS, "--image-registry", wrong)
+        assert done.code == 2
+        assert "must be a registry such as" in done.err
+    monkeypatch.setenv("PILOTLIGHT_IMAGE_REGISTRY", "registry.example.com:5000/team")
+    assert f"image: {image}\n" in call("render", "-f", IRIS).out
+
+
 def test_objects_that_a_service_needs_are_rendered_first_and_as_they_are(call: Call, tmp_path: Path) -> None:
     beside = "apiVersion: v1\nkind: Secret\nmetadata: {name: token}\nstringData: {TOKEN: x}\n---\n"
     beside += "apiVersion: v1\nkind: Namespace\nmetadata: {name: lab}\n---\n"

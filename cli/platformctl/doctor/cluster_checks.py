@@ -16,12 +16,13 @@ from pilotlight import contract
 from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
 from pilotlight.k8s.quantities import is_gpu, quantity_or_zero
+from pilotlight.plan.types import Capabilities
 from pilotlight.prometheus.client import decode, instant_query
 from pilotlight.targets.kubernetes import capabilities, inferenceservice_mirror, kinds, releases
 from pilotlight.targets.kubernetes.capabilities import MONITORING, PROMETHEUS
 from pilotlight.targets.kubernetes.client import RETRY_S, Cluster, KubeApiError, KubeConnection, ResourceKind
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN
-from pilotlight.targets.kubernetes.observe.diagnosis import is_ready
+from pilotlight.targets.kubernetes.observe.diagnosis import PUSH_IMAGE, is_ready
 from pilotlight.targets.kubernetes.preflight import LEAST_KEDA, OPTIONAL
 from pilotlight.targets.kubernetes.service_route import (
     GATEWAY_API,
@@ -42,15 +43,19 @@ CHART: Final = "helm upgrade --install pilotlight helm/inference-platform -n pil
 NO_RIGHT: Final = "no right to look"
 
 
-def findings(cluster: Cluster, namespace: str) -> Iterator[Finding]:
-    """Yield findings by importance; stops after the first if the cluster does not answer."""
+def findings(cluster: Cluster, namespace: str, registry: str = "") -> Iterator[Finding]:
+    """Yield findings by importance; stops after the first if the cluster does not answer.
+
+    `registry` is the one of our images, if it is set.
+    """
     cluster = without_retries(cluster)
     first = reachable(cluster)
     yield first
     if first.level == "fail":
         return
     checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
-        ("knative", lambda: knative(cluster)), ("ingress", lambda: ingress(cluster)), ("keda", lambda: keda(cluster)),
+        ("image", lambda: image(cluster, registry)), ("knative", lambda: knative(cluster)),
+        ("ingress", lambda: ingress(cluster)), ("keda", lambda: keda(cluster)),
         ("http add-on", lambda: http_add_on(cluster)), ("gateway", lambda: gateway(cluster)),
         ("gateway api", lambda: gateway_api(cluster)), ("prometheus operator", lambda: prometheus_operator(cluster)),
         ("kinds of ours", lambda: custom_resources(cluster)),
@@ -60,6 +65,21 @@ def findings(cluster: Cluster, namespace: str) -> Iterator[Finding]:
     )  # fmt: skip
     for name, check in checks:
         yield _run_check(name, check)
+
+
+def image(cluster: Cluster, registry: str) -> Finding:
+    """Check whether nodes can have our image: from a registry, or because it was loaded into each of them."""
+    registry = registry or capabilities.image_registry(cluster).get("image_registry", "")
+    name = Capabilities(image_registry=registry).own_image()
+    if registry:
+        return Finding("ok", "image", f"{name}, its variants beside it")
+    nodes = cluster.list("v1", "Node")
+    images = [(node.get("status") or {}).get("images") or () for node in nodes]
+    having = [node for node in images if any(f"docker.io/{name}" in (each.get("names") or ()) for each in node)]
+    if nodes and len(having) == len(nodes):
+        return Finding("ok", "image", f"{name} is on every node")
+    message = f"{len(having)} of {len(nodes)} nodes have {name}, which is in no public registry"
+    return Finding("warn", "image", message, PUSH_IMAGE)
 
 
 def namespace_exists(cluster: Cluster, namespace: str) -> Finding:

@@ -26,8 +26,9 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(service_options: targets.ServiceOptions) -> int:
     """Check this machine: Python, runtimes, GPUs, ports, disk, limits, microservices. Ends with 1 where one fails.
 
-    With --target kubernetes the cluster: Knative, KEDA, gateways, rights in the namespace, metrics, GPUs. With another
-    target what that one needs: its daemon, queue or account; of docker and slurm as the control process sees it.
+    With --target kubernetes the cluster: our image, Knative, KEDA, gateways, rights in the namespace, metrics, GPUs.
+    With another target what that one needs: its daemon, queue or account; of docker and slurm as the control process
+    sees it.
 
     Example: platformctl doctor --target kubernetes -n models
     """
@@ -69,4 +70,5 @@ def _of_cluster(service_options: targets.ServiceOptions) -> Iterator[Finding]:
         yield Finding("fail", "cluster", str(error), error.hint)
         return
     assert isinstance(target, KubernetesTarget)
-    yield from cluster_checks.findings(target.cluster, service_options.namespace)
+    registry = os.environ.get("PILOTLIGHT_IMAGE_REGISTRY", "")
+    yield from cluster_checks.findings(target.cluster, service_options.namespace, registry)

@@ -37,6 +37,7 @@ CATALOGUE: Final = (
     (OME, "AcceleratorClass"), (KSERVE, "LocalModelCache"), (KSERVE, "LocalModelNamespaceCache"),
 )  # fmt: skip
 _NOTHING: Final[Facts] = {}
+_OUR_IMAGE: Final = re.compile(r"(.+)/pilotlight/predictor(?:[:@].*)?")
 _VERSION: Final = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
 
 
@@ -131,6 +132,14 @@ def gateway(cluster: Cluster) -> Facts:
     return {"our_gateway": service is not None, "gateway_scaler": f"{name}.{namespace}.svc:{SCALER_PORT}"}
 
 
+def image_registry(cluster: Cluster) -> Facts:
+    """The registry of our gateway's image, which has the other variants too; left out if it names none."""
+    deployment = cluster.get(*kinds.DEPLOYMENT, *OUR_GATEWAY)
+    image = str(deployment["spec"]["template"]["spec"]["containers"][0].get("image")) if deployment else ""
+    matched = _OUR_IMAGE.fullmatch(image)
+    return {"image_registry": matched[1]} if matched else {}
+
+
 def http_add_on(cluster: Cluster) -> Facts:
     """KEDA's HTTP add-on; its CRD alone is not enough, the scaler must be there.
 
@@ -189,7 +198,10 @@ def free_gpus(nodes: Iterable[Document], pods: Iterable[Document]) -> int:
     return max(allocatable_gpus(nodes) - requested, 0)
 
 
-FACTS: Final = (kinds_known, features, domain, domain_mapping, keda, routes, gateway, http_add_on, prometheus, gpus)
+FACTS: Final = (
+    kinds_known, features, domain, domain_mapping, keda, routes, gateway, image_registry, http_add_on, prometheus,
+    gpus,
+)  # fmt: skip
 
 
 def cluster_catalogue(

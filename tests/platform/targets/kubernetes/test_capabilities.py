@@ -68,6 +68,22 @@ def test_a_cluster_with_everything_says_so_in_the_plans_words() -> None:
     assert found.keys() <= {field.name for field in fields(Capabilities)}
 
 
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("registry.example.com:5000/team/pilotlight/predictor:0.1.0", "registry.example.com:5000/team"),
+        ("registry.example.com/pilotlight/predictor@sha256:1", "registry.example.com"),
+        ("pilotlight/predictor:0.1.0", None),
+        ("example.com/gateway:1", None),
+    ],
+)
+def test_our_images_are_where_the_gateways_is(image: str, registry: str | None) -> None:
+    template = {"spec": {"containers": [{"image": image}]}}
+    deployment = named("apps/v1", "Deployment", "pilotlight-system", "pilotlight-gateway", spec={"template": template})
+    with PaperCluster(deployment) as paper:
+        assert capabilities.discover(paper.cluster()).get("image_registry") == registry
+
+
 def test_a_bare_cluster_has_no_add_ons() -> None:
     with PaperCluster() as paper:
         found = capabilities.discover(paper.cluster())

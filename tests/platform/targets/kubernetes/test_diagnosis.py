@@ -29,6 +29,11 @@ def test_a_ready_pod_has_none() -> None:
             "image dev/x:1 cannot be pulled: not found",
         ),
         (
+            {"image": "docker.io/pilotlight/predictor:0.1.0-torch", "state": {"waiting": {"reason": "ErrImagePull"}}},
+            "image docker.io/pilotlight/predictor:0.1.0-torch cannot be pulled: ErrImagePull; "
+            "build it, push it and name its registry by --image-registry: docs/images.md",
+        ),
+        (
             {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "s3" not found'}}},
             'container kserve-container cannot be created: secret "s3" not found',
         ),

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.quantities import mebibytes, quantity_or_zero
 from pilotlight.targets.error_from_log import failed_event, last_error
 
 Json = Any
 Document = Mapping[str, Json]
 _SHORT: Final = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
+PUSH_IMAGE: Final = "build it, push it and name its registry by --image-registry: docs/images.md"
 IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 SIDECARS: Final = ("queue-proxy", "istio-proxy", "linkerd-proxy")
@@ -149,7 +151,9 @@ def _container(pod: Document, container: Document, evidence: Evidence) -> Diagno
     waiting = state.get("waiting") or {}
     reason, message = str(waiting.get("reason") or ""), _short(str(waiting.get("message") or ""))
     if reason in IMAGE:
-        return Diagnosis(f"image {container.get('image')} cannot be pulled: {message or reason}", True)
+        image = str(container.get("image"))
+        fix = f"; {PUSH_IMAGE}" if is_predictor_image(image) else ""
+        return Diagnosis(f"image {image} cannot be pulled: {message or reason}{fix}", True)
     if reason in CONFIG:
         return Diagnosis(f"container {name} cannot be created: {message or reason}", True)
     last = _exit(container)

@@ -80,8 +80,8 @@ cluster-build: $(VENV)/.test ## build Kubernetes, Knative, KEDA and the rest of 
 cluster-up: $(VENV)/.test ## start the test bed on this machine; needs root and Linux
 	$(BIN)/python -m tests.cluster.bed up
 
-cluster-image: $(VENV)/.test ## give the running test bed the predictor as it is in this tree
-	$(BIN)/python -m tests.cluster.bed image
+cluster-image: $(VENV)/.test ## give the running test bed the predictor as it is in this tree; VARIANTS="sklearn torch" too
+	$(BIN)/python -m tests.cluster.bed image $(VARIANTS:%=--variant=%)
 
 cluster-test: $(VENV)/.test ## the tests that need a real cluster: the test bed, or the one of KUBECONFIG
 	PILOTLIGHT_REQUIRE_CLUSTER=1 $(BIN)/pytest -m cluster tests/cluster

@@ -17,7 +17,7 @@ from tests.cluster.bed.building import build
 from tests.cluster.bed.envoy import fetch_envoy
 from tests.cluster.bed.images import import_images
 from tests.cluster.bed.places import DOMAIN, INGRESS_IP, ROOT, BedError, Places, places
-from tests.cluster.bed.predictor_image import platform_image, predictor_image
+from tests.cluster.bed.predictor_image import FRAMEWORKS, framework_image, platform_image, predictor_image
 from tests.cluster.bed.processes import alive
 from tests.cluster.bed.programs import PROGRAMS, missing
 from tests.cluster.bed.release_files import make_release_files
@@ -32,7 +32,8 @@ def main(arguments: list[str]) -> int:
     verbs.add_parser("ci", help="if everything is built: up, the tests, and down unless it was up before")
     verbs.add_parser("up", help="start the cluster, or what of it does not run")
     verbs.add_parser("down", help="end it").add_argument("--purge", action="store_true", help="remove its state too")
-    verbs.add_parser("image", help="pack the predictor as it is in this tree, and import it")
+    image = verbs.add_parser("image", help="pack the predictor as it is in this tree, and import it")
+    image.add_argument("--variant", action="append", default=[], choices=FRAMEWORKS, help="one for a framework too")
     verbs.add_parser("restart", help="one of its daemons").add_argument("daemon")
     verbs.add_parser("status", help="which of its daemons run")
     options = parser.parse_args(arguments)
@@ -104,12 +105,13 @@ def _down(where: Places, options: argparse.Namespace) -> int:
     return 0
 
 
-def _image(where: Places, _: argparse.Namespace) -> int:
+def _image(where: Places, options: argparse.Namespace) -> int:
     if not alive(where, "containerd"):
         raise BedError("the cluster does not run, so there is nobody to import an image: run make cluster-up")
     steps = Steps()
     with steps.step("packed"):
         images = [predictor_image(where), platform_image(where)]
+        images += [framework_image(where, variant) for variant in options.variant]
     with steps.step("imported"):
         fresh = import_images(where, images)
     say(f"{' and '.join(image.name for image in images)}: {'new' if fresh else 'there already'}")

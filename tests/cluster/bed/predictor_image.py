@@ -16,6 +16,7 @@ from tests.cluster.bed.python_layers import digest, install, made, python_image,
 
 NAME: Final = "dev.local/pilotlight/predictor:0.1.0"
 ALIAS: Final = "docker.io/pilotlight/predictor:0.1.0"  # what platformctl renders by default, spelt out
+FRAMEWORKS: Final = ("sklearn", "torch")  # variants with libraries beside onnxruntime
 LOCK: Final = ROOT / "requirements" / "image-cpu.txt"
 PLATFORM: Final = "dev.local/pilotlight/platform:0.1.0"
 PLATFORM_LOCK: Final = ROOT / "requirements" / "image-platform.txt"
@@ -27,6 +28,13 @@ def predictor_image(places: Places) -> Image:
     models = made(places, "models", digest(_models()), _model_files)
     own = (made(places, "shell", "env-certificates", shell), project_layer(places), models)
     return python_image(places, NAME, LOCK, ENTRYPOINT, own, (ALIAS,))
+
+
+def framework_image(places: Places, variant: str) -> Image:
+    """A variant for models of a framework; hundreds of megabytes, so that only its own tests import it."""
+    own = (made(places, "shell", "env-certificates", shell), project_layer(places))
+    lock = LOCK.with_name(f"image-{variant}.txt")
+    return python_image(places, f"{NAME}-{variant}", lock, ENTRYPOINT, own, (f"{ALIAS}-{variant}",))
 
 
 def platform_image(places: Places) -> Image:

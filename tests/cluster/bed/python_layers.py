@@ -84,6 +84,9 @@ def install(folder: Path, *words: str) -> None:
     uv = Path(sys.executable).parent / "uv"
     target = folder / LIBRARY / "site-packages"
     run([str(uv), "pip", "install", "--quiet", f"--target={target}", f"--python={sys.executable}", *words], ROOT)
+    if (target / "bin/uv").exists():
+        (folder / "usr/local/bin").mkdir(parents=True, exist_ok=True)
+        (target / "bin/uv").rename(folder / "usr/local/bin/uv")
     shutil.rmtree(target / "bin", ignore_errors=True)  # scripts that name an interpreter of this machine
 
 
@@ -119,9 +122,19 @@ def shell(folder: Path) -> None:
 
 def _packages(folder: Path, lock: Path) -> None:
     install(folder, "--require-hashes", "--requirements", str(lock))
+    _remove_gpu_libraries(folder / LIBRARY / "site-packages")
     _add_libraries(folder)
     (folder / SBOM).parent.mkdir(parents=True)
     (folder / SBOM).write_text(run([sys.executable, str(ROOT / "requirements/sbom.py"), str(lock)], ROOT))
+
+
+def _remove_gpu_libraries(packages: Path) -> None:
+    """What torch opens on a GPU alone, of which the bed has none: triton, and what its libraries do not link to."""
+    linked = {library.resolve() for library in linked_libraries(sorted((packages / "torch/lib").glob("*.so*")))}
+    for library in (packages / "nvidia").rglob("*.so*"):
+        if library.resolve() not in linked:
+            library.unlink()
+    shutil.rmtree(packages / "triton", ignore_errors=True)
 
 
 def _add_libraries(folder: Path) -> None:

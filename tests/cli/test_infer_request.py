@@ -65,8 +65,9 @@ def test_nested_values_keep_their_shape_or_are_refused(value: Any, why: str) -> 
         infer_request.from_json(value, [X], "")
 
 
-def test_plain_values_go_to_the_only_input() -> None:
-    sent = document(infer_request.from_json([[1, 2, 3, 4], [5, 6, 7, 8]], [X], ""))
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"instances": rows}])
+def test_plain_values_go_to_the_only_input(wrap: Any) -> None:
+    sent = document(infer_request.from_json(wrap([[1, 2, 3, 4], [5, 6, 7, 8]]), [X], ""))
     assert sent == {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8]}]}
 
 

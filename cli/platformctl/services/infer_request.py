@@ -74,9 +74,11 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
 
 
 def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
-    """Build a request from a whole V2 body, values by input name, or the values of one input."""
+    """Build a request from a whole V2 body, values by input name, or the values of one input, also as V1 instances."""
     if isinstance(value, dict) and "inputs" in value:
         return InferRequest(json.dumps(value).encode(), {"Content-Type": "application/json"})
+    if isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in (each.name for each in inputs):
+        return encode([_json_tensor(select_input(inputs, name), value["instances"])])
     if isinstance(value, dict):
         return encode([_json_tensor(select_input(inputs, key), values) for key, values in value.items()])
     return encode([_json_tensor(select_input(inputs, name), value)])

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
 from pilotlight_predictor.backends.base import LoadSpec, first_line
 from pilotlight_predictor.backends.tabular import (
     Features,
@@ -24,6 +26,11 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 
 METHODS: Final = ("predict", "predict_proba", "transform")
+# Forests call their trees through joblib, which takes 65 µs for each of them; the trees themselves take 4 µs.
+FORESTS: Final = frozenset(
+    {"RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor"}
+)
+FOREST_MODULE: Final = "sklearn.ensemble._forest"
 LIBRARIES: Final = frozenset({"sklearn", "xgboost", "lightgbm", "catboost"})  # no code of users
 
 
@@ -47,8 +54,12 @@ def load(spec: LoadSpec) -> TableInstance:
     features, methods = _features(spec.config.name, estimator, parts), _methods(estimator)
     if not methods:
         raise LoadFailed(f"{spec.path.name} holds a {type(estimator).__name__}, which has none of {', '.join(METHODS)}")
-    quick = all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
-    return TableInstance(features, methods, probe(features, methods, _outputs(estimator)), quick=quick)
+    quick = bool(parts) and all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
+    known = _outputs(estimator)
+    instance = TableInstance(features, methods, probe(features, methods, known), quick=quick)
+    if "predict_proba" in known:
+        instance.labels = {"predict_proba": [str(label) for label in estimator.classes_]}
+    return instance
 
 
 def _import(threads: int) -> Any:
@@ -140,15 +151,15 @@ def _features(model: str, estimator: Any, parts: list[Any]) -> Features:
         return Texts(model, 1)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     width = int(getattr(estimator, "n_features_in_", None) or len(names) or -1)
-    choosers = [part for part in parts if hasattr(part, "transformers_")]
-    texts = {str(name) for part in choosers for name in _text_columns(part)}
-    return Features(model, width, names, texts & set(names), framed=bool(names and choosers))
+    choosers = [part for part in parts if hasattr(part, "transformers_")] if names else []
+    texts = {names[column] if type(column) is int else column for part in choosers for column in _text_columns(part)}
+    return Features(model, width, names, [name for name in names if name in texts], framed=bool(choosers))
 
 
 def _text_columns(chooser: Any) -> Iterator[Any]:
     """Yield the columns of a ColumnTransformer whose fitted categories or vocabulary are strings."""
     for _, transformer, columns in chooser.transformers_:
-        listed = [columns] if isinstance(columns, str) else list(columns)
+        listed = list(columns) if isinstance(columns, (list, tuple, np.ndarray)) else [columns]
         for part in _parts(transformer):
             if hasattr(part, "vocabulary_"):
                 yield from listed
@@ -159,7 +170,30 @@ def _text_columns(chooser: Any) -> Iterator[Any]:
 
 def _methods(estimator: Any) -> Methods:
     names = [name for name in METHODS if hasattr(estimator, name)]
-    return {name: partial(_dense, getattr(estimator, name)) for name in names}
+    methods = {name: partial(_dense, getattr(estimator, name)) for name in names}
+    steps = getattr(estimator, "steps", None)
+    forest = steps[-1][1] if steps else estimator
+    if type(forest).__name__ not in FORESTS or type(forest).__module__ != FOREST_MODULE or forest.n_outputs_ != 1:
+        return methods
+    before = partial(_dense, estimator[:-1].transform) if steps and len(steps) > 1 else None
+
+    def mean(table: Any) -> Any:
+        """Return the mean of the trees, or None for what only the forest's own checks can judge."""
+        rows = np.ascontiguousarray(before(table) if before else table, np.float32)
+        return sum(tree.tree_.predict(rows) for tree in trees) / len(trees) if np.isfinite(rows).all() else None
+
+    def predict(table: Any) -> Array:
+        result = mean(table)
+        if result is None:
+            return methods["predict"](table)
+        return classes.take(result.argmax(axis=1)) if classes is not None else result[:, 0]  # type: ignore[no-any-return]
+
+    def predict_proba(table: Any) -> Array:
+        result = mean(table)
+        return methods["predict_proba"](table) if result is None else result
+
+    trees, classes = forest.estimators_, getattr(forest, "classes_", None)
+    return {"predict": predict, **({"predict_proba": predict_proba} if classes is not None else {})}
 
 
 def _dense(method: Any, table: Any) -> Array:

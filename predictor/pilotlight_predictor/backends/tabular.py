@@ -128,6 +128,7 @@ class TableInstance(TensorInstance):
     """A model of tables. Thread-safe if the methods are: clones share it."""
 
     open_inputs = True
+    labels: Mapping[str, Sequence[str]] = {}  # of the classes of an output
 
     def __init__(
         self, features: Features, methods: Methods, outputs: Sequence[TensorSpec], *, quick: bool = True

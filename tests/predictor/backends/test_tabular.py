@@ -173,16 +173,27 @@ def test_a_transformer_transforms(tmp_path: Path, data: Any) -> None:
     assert answer(instance, x=[[1]]) == {"transform": [[0, 1, 0]]}
 
 
-def test_a_forest_runs_in_one_thread_unless_threads_are_set(tmp_path: Path, data: Any) -> None:
-    from sklearn.ensemble import RandomForestClassifier
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("kind", ["RandomForestClassifier", "ExtraTreesClassifier", "RandomForestRegressor"])
+def test_a_forest_gives_what_scikit_learn_does_in_one_thread(
+    tmp_path: Path, data: Any, kind: str, scaled: bool
+) -> None:
+    from sklearn import ensemble
     from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    model = make_pipeline(RandomForestClassifier(5, n_jobs=-1, random_state=0)).fit(data.x, data.y)
-    spec = dumped(tmp_path / "model.joblib", model)
-    assert answer(sklearn.load(spec), "predict", "predict_proba", x=data.x[::7]) == {
-        "predict": model.predict(data.x[::7]).tolist(),
-        "predict_proba": model.predict_proba(data.x[::7]).tolist(),
-    }
+    forest = getattr(ensemble, kind)(5, n_jobs=-1, random_state=0)
+    model = make_pipeline(StandardScaler(), forest) if scaled else forest
+    model.fit(data.x, data.y)
+    instance = sklearn.load(dumped(tmp_path / "model.joblib", model))
+    names = [output.name for output in instance.outputs]
+    assert names == (["predict"] if "Regressor" in kind else ["predict", "predict_proba"])
+    for name, got in answer(instance, *names, x=data.x[::7]).items():
+        assert np.array_equal(got, getattr(model, name)(data.x[::7]))
+    missing = np.array([[np.nan, 1, 1, 1]])
+    assert answer(instance, x=missing)["predict"] == pytest.approx(model.predict(missing))
+    with pytest.raises(BadRequest, match="infinity"):
+        answer(instance, x=[[np.inf, 1, 1, 1]])
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "model.pickle", "model.joblib"])

@@ -147,7 +147,7 @@ def _features(model: str, estimator: Any, parts: list[Any]) -> Features:
     first = estimator
     while hasattr(first, "steps"):
         first = first.steps[0][1]
-    if type(first).__name__.endswith("Vectorizer") and not hasattr(first, "sort"):
+    if type(first).__name__.endswith("Vectorizer") and type(first).__name__ != "DictVectorizer":
         return Texts(model, 1)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     width = int(getattr(estimator, "n_features_in_", None) or len(names) or -1)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from pilotlight_predictor.backends import catboost, lightgbm, sklearn, xgboost
 from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.tabular import open_library, openmp_threads
 from pilotlight_predictor.core.requests import InferRequest, RequestedOutput
 from pilotlight_predictor.core.tensors import tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
@@ -341,3 +343,25 @@ def test_a_damaged_file_is_named(tmp_path: Path, backend: Any, name: str, messag
     (tmp_path / name).write_bytes(b"nothing at all")
     with pytest.raises(LoadFailed, match=message):
         backend.load(LoadSpec(ModelConfig("m"), 1, tmp_path / name, tmp_path))
+
+
+def test_a_library_that_is_missing_names_its_extra() -> None:
+    with pytest.raises(
+        LoadFailed, match=r"Booster models need the no_booster extra: pip install 'pilotlight\[no_booster\]'"
+    ):
+        open_library("no_booster", "libbooster.so", "Booster", 1)
+    with pytest.raises(LoadFailed, match=r"Booster models need libbooster\.so, which cannot be opened"):
+        open_library("joblib", "libbooster.so", "Booster", 1)
+
+
+@pytest.mark.parametrize("before", [None, "4"])
+def test_libraries_are_opened_for_one_thread_unless_the_environment_says_more(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    if before:
+        monkeypatch.setenv("OMP_NUM_THREADS", before)
+    else:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with openmp_threads(1):
+        assert os.environ["OMP_NUM_THREADS"] == (before or "1")
+    assert os.environ.get("OMP_NUM_THREADS") == before

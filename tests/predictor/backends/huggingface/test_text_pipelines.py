@@ -121,24 +121,18 @@ class TestFillMask:
 
 
 class TestQuestionAnswering:
-    def test_the_answer_is_the_likeliest_span_of_the_context(self, questions: Path) -> None:
-        question, context = "who lives in paris?", "Anna lives in Paris. The dog is sad."
+    @pytest.mark.parametrize(
+        "context", ["Anna lives in Paris. The dog is sad.", "the server sleeps. a film is bad. " * 20]
+    )
+    def test_the_answer_is_the_likeliest_span_of_the_context(self, questions: Path, context: str) -> None:
         batch = answers(
             load_folder(questions),
-            request(question=[question], context=[context]),
+            request(question=["who lives in paris?"], context=[context]),
             request(question=["?"], context=[TEXTS[2]]),
         )
-        start, end, score = likeliest(questions, question, context)
+        start, end, score = likeliest(questions, "who lives in paris?", context)
         expected = {"answer": [context[start:end].encode()], "score": [score], "start": [start], "end": [end]}
         close(batch[0], expected)
-
-    def test_a_long_context_is_read_to_its_end(self, questions: Path) -> None:
-        instance = load_folder(questions)
-        filler = "the server sleeps. " * 30
-        whole = answers(instance, request(question=["who?"], context=[filler]))[0]
-        short = answers(instance, request(question=["who?"], context=[filler[:57]]))[0]
-        assert whole["score"][0] > short["score"][0] > 0
-        assert whole["answer"][0].decode() == filler[whole["start"][0] : whole["end"][0]] != ""
 
     def test_an_empty_context_has_no_answer(self, questions: Path) -> None:
         empty = {"answer": [b""], "score": [0.0], "start": [0], "end": [0]}
@@ -150,23 +144,29 @@ class TestQuestionAnswering:
 
 
 def likeliest(folder: Path, question: str, context: str, longest: int = 15) -> tuple[int, int, float]:
-    """Start, end and probability by plain loops over what transformers' model says."""
+    """Start, end and probability by plain loops over what transformers' model says of each window."""
     import torch
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-    tokens = AutoTokenizer.from_pretrained(folder)(question, context, return_offsets_mapping=True, return_tensors="pt")
-    offsets = tokens.pop("offset_mapping")[0].tolist()
+    tokens = AutoTokenizer.from_pretrained(folder)(
+        question, context, return_offsets_mapping=True, return_tensors="pt", return_overflowing_tokens=True,
+        truncation="only_second", max_length=LENGTH, stride=LENGTH // 4, padding=True,
+    )  # fmt: skip
+    offsets, _ = tokens.pop("offset_mapping").tolist(), tokens.pop("overflow_to_sample_mapping")
     with torch.no_grad():
         out = AutoModelForQuestionAnswering.from_pretrained(folder)(**tokens)
-    places = [place for place, part in enumerate(tokens.sequence_ids(0)) if part == 1]
-    first, last = (logits[0][places].softmax(-1).tolist() for logits in (out.start_logits, out.end_logits))
-    spans = [
-        (first[a] * last[b], places[a], places[b])
-        for a in range(len(places))
-        for b in range(a, min(len(places), a + longest))
-    ]
-    score, start, end = max(spans)
-    return offsets[start][0], offsets[end][1], score
+    spans: list[tuple[float, int, int]] = []
+    for window, places in enumerate(offsets):
+        inside = [place for place, part in enumerate(tokens.sequence_ids(window)) if part == 1]
+        first, last = (logits[window][inside].softmax(-1).tolist() for logits in (out.start_logits, out.end_logits))
+        spans += [
+            (first[a] * last[b], places[inside[a]][0], places[inside[b]][1])
+            for a in range(len(inside))
+            for b in range(a, min(len(inside), a + longest))
+        ]
+    assert len(offsets) > 1 or len(context) < 100
+    score, start, end = max(spans, key=lambda span: span[0])
+    return start, end, score
 
 
 class TestTextToText:

@@ -6,7 +6,7 @@ safetensors, or from a pytorch_model.bin that holds tensors alone; code in a mod
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
@@ -106,7 +106,7 @@ def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
             config = transformers.AutoConfig.from_pretrained(folder, **options)
             with torch.device("meta"):
                 kind = type(kind.from_config(config))
-            weights = safe_load.load(replace(spec, path=folder / PICKLE, device=Device()))
+            weights = safe_load.load(replace(spec, path=folder / PICKLE, device=Device()), _no_code)
             source, options = None, {"config": config, "state_dict": weights}
         module, report = kind.from_pretrained(
             source, dtype=PRECISIONS.get(spec.precision, "auto"), use_safetensors=True, output_loading_info=True,
@@ -121,3 +121,7 @@ def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
             "model by save_pretrained, with the head it was trained with"
         )
     return module.to(torch.device(str(spec.device))).eval().requires_grad_(False)
+
+
+def _no_code() -> NoReturn:
+    raise LoadFailed(f"{PICKLE} needs classes of a model.py, which a model in Hugging Face's layout does not have")

@@ -28,41 +28,40 @@ MAX_PIXELS: Final = 1 << 26  # 192 MiB decoded
 MAX_SECONDS: Final = 30.0  # of audio, which Whisper takes at most
 
 
-class ImageClassification:
-    inputs: Sequence[TensorSpec] = (text_input("image"),)
+class ImageClassification(Pipeline):
+    inputs = (text_input("image"),)
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         try:
             from PIL import Image
         except ImportError as error:
             raise LoadFailed(f"image models need pillow: pip install 'pilotlight[media]' ({error})") from None
-        self.model = model
+        super().__init__(model, settings)
         self._processor = load_part("AutoImageProcessor", model.folder, model.name)
         self._head = ClassificationHead(model.config, settings)
         self.outputs, self.on_request = self._head.outputs, self._head.on_request
         Image.new("RGB", (64, 64)).save(blank := io.BytesIO(), "PNG")
-        self.sample: Inputs | None = {"image": strings([blank.getvalue()])}
+        self.sample = {"image": strings([blank.getvalue()])}
 
     def run(self, inputs: Inputs) -> Outputs:
         images = [read_image(item) for item in inputs["image"].array]
         return self._head.read(self.model.forward(self._processor(images=images, return_tensors="pt")).logits)
 
 
-class SpeechRecognition:
+class SpeechRecognition(Pipeline):
     """Base of speech recognition: WAV files at the model's sampling rate → `text`."""
 
-    inputs: Sequence[TensorSpec] = (text_input("audio"),)
-    outputs: Sequence[TensorSpec] = (TensorSpec("text", "BYTES", (-1,)),)
-    on_request: frozenset[str] = frozenset()
+    inputs = (text_input("audio"),)
+    outputs = (TensorSpec("text", "BYTES", (-1,)),)
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
-        self.model, self._settings = model, settings
+        super().__init__(model, settings)
         self._processor = load_part("AutoProcessor", model.folder, model.name)
         self._rate = int(self._processor.feature_extractor.sampling_rate)
         with wave.open(silence := io.BytesIO(), "wb") as file:
             file.setparams((1, 2, self._rate, 0, "NONE", ""))
             file.writeframes(bytes(2 * self._rate))
-        self.sample: Inputs | None = {"audio": strings([silence.getvalue()])}
+        self.sample = {"audio": strings([silence.getvalue()])}
 
     def run(self, inputs: Inputs) -> Outputs:
         samples = [read_wave(item, self._rate) for item in inputs["audio"].array]
@@ -87,7 +86,7 @@ class WhisperSpeechRecognition(SpeechRecognition):
     """All audios at once: their features are padded to 30 s, as the model was trained."""
 
     def _transcribe(self, samples: Sequence[Array]) -> list[str]:
-        limit = self._settings.max_new_tokens
+        limit = self.settings.max_new_tokens
         tokens = self.model.generate(self._features(samples), **({"max_new_tokens": limit} if limit else {}))
         texts: list[str] = self._processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return texts

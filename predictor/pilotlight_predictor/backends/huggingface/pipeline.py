@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     import torch
 
 
-class Pipeline(Protocol):
+class Pipeline:
     """Computation of one task on the rows of a batch; every output has as many rows as the inputs."""
 
-    model: "PipelineModel"
-    inputs: Sequence[TensorSpec]
-    outputs: Sequence[TensorSpec]
-    on_request: frozenset[str]  # outputs for requests that name them
-    sample: Inputs | None  # a row that the pipeline can answer, where it refuses zeros
+    inputs: Sequence[TensorSpec] = ()
+    outputs: Sequence[TensorSpec] = ()
+    on_request: frozenset[str] = frozenset()  # outputs for requests that name them
+    sample: Inputs | None = None  # a row that the pipeline can answer, where it refuses zeros
 
-    def __init__(self, model: "PipelineModel", settings: TaskSettings) -> None: ...
+    def __init__(self, model: "PipelineModel", settings: TaskSettings) -> None:
+        self.model, self.settings = model, settings
+
     def run(self, inputs: Inputs) -> Outputs:
         """Return the outputs, from any thread. Raise BadRequest for a row that cannot be read."""
+        raise NotImplementedError
 
 
 class PipelineModel:

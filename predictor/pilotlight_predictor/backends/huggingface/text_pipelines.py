@@ -29,16 +29,13 @@ DEFAULT_LENGTH: Final = 512  # tokens of a model that tells no limit
 STRIDE: Final = 128  # tokens that two windows of a long context share
 
 
-class TextPipeline:
+class TextPipeline(Pipeline):
     """Base of text pipelines: the model and its tokenizer."""
 
     inputs: Sequence[TensorSpec] = (text_input("text"),)
-    outputs: Sequence[TensorSpec] = ()
-    on_request: frozenset[str] = frozenset()
-    sample: Inputs | None = None
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
-        self.model, self.settings = model, settings
+        super().__init__(model, settings)
         self.tokenizer = load_part("AutoTokenizer", model.folder, model.name)
         self._lock = Lock()  # a call changes the tokenizer's settings for a moment
         self._length = min(self._longest(), settings.max_length or self._longest())
@@ -49,7 +46,7 @@ class TextPipeline:
         embeddings = getattr(self.model.module.base_model, "embeddings", None)
         if (padding := getattr(embeddings, "padding_idx", None)) is not None:
             positions -= padding + 1
-        return min(positions, self.tokenizer.model_max_length)
+        return int(min(positions, self.tokenizer.model_max_length))
 
     def encode(self, *texts: Sequence[str], **options: Any) -> Any:
         """Return the tokens of the rows as torch tensors, those of `options` included."""

@@ -150,6 +150,16 @@ def test_an_entry_of_storage_config_reaches_what_fetches_for_a_foreign_server() 
     assert entry(fetch["env"])["STORAGE_CONFIG"] == {"secretKeyRef": {"name": "ours", "key": "minio"}}
 
 
+@pytest.mark.parametrize(("uri", "path"), [("/models/llm", "/mnt/models"), ("/m/a.gguf", "/mnt/models/a.gguf")])
+def test_a_path_of_the_machine_that_runs_the_replicas_is_mounted_into_a_foreign_server(uri: str, path: str) -> None:
+    service = in_mode(kserve(FOREIGN, uri=uri), "Standard")
+    spec = workload(service, capabilities=Capabilities(target="docker")).template["spec"]
+    assert {"name": "model", "hostPath": {"path": uri}} in spec["volumes"]
+    assert {"name": "model", "mountPath": path, "readOnly": True} in spec["containers"][0]["volumeMounts"]
+    named = [each for each in spec["containers"][0].get("env", ()) if each["name"] == "MODEL_PATH"]
+    assert named == ([{"name": "MODEL_PATH", "value": path}] if path.endswith(".gguf") else [])
+
+
 REFUSED = [
     (kserve(uri="ftp://host/model.onnx"), "PL340"),
     (kserve(FOREIGN, uri="/models/iris.onnx"), "PL342"),

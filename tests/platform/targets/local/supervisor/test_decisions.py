@@ -6,8 +6,16 @@ import pytest
 from tests.platform.targets.local.supervisor.supervisor_harness import launch
 
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.manifests.service_spec_types import Probe
-from pilotlight.targets.local.supervisor.container_command import Command, address, checks, command, host, variables
+from pilotlight.targets.local.manifests.service_spec_types import Mount, Probe
+from pilotlight.targets.local.supervisor.container_command import (
+    Command,
+    address,
+    checks,
+    command,
+    host,
+    variables,
+    with_paths,
+)
 from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
 from pilotlight.targets.local.supervisor.logs import last_error, over_limit
 from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
@@ -165,6 +173,12 @@ def test_a_foreign_server_without_probes_is_ready_when_it_listens() -> None:
     made = checks(launch(image="vllm/vllm-openai:v1", readiness=None, liveness=Probe("/live", 7)), HOME)
     assert (made.readiness, made.liveness) == (Probe("", 8080, kind="tcp"), Probe("/live", 7))
     assert not made.predictor
+
+
+def test_a_model_that_is_mounted_into_another_image_is_its_snapshot() -> None:
+    order = launch(image="example/server", mounts=(Mount("/data/m", "/mnt/models", read_only=True),))
+    (mount,) = with_paths(order, {"/data/m": "/state/models/1"}).revision.container.mounts
+    assert mount == Mount("/state/models/1", "/mnt/models", read_only=True)
 
 
 def test_a_microservice_is_not_ended_for_a_model_that_cannot_be_loaded() -> None:

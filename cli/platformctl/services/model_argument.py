@@ -59,7 +59,7 @@ def _documents(path: Path) -> Iterator[Path]:
 
 
 def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -> scaffold.Model:
-    """Look at a path or URI. Raise NotFound, or UsageError if its format cannot be told."""
+    """Inspect a path or URI. Raise NotFound, or UsageError if its format is unknown."""
     path, name_of_class = word, ""
     if match := _CLASS.fullmatch(word):
         path, name_of_class = match.groups()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, yaml
 
@@ -92,7 +92,7 @@ def engine_command(image: str, command: Sequence[str], args: Sequence[str] = ())
 
 def engine_of(runtime: Runtime) -> str:
     """Return the name of the engine that a runtime runs; empty: none of them."""
-    main = runtime.engine.get("runner") or next(iter(runtime.pod.get("containers", ())), {})
+    main: Mapping[str, Any] = runtime.engine.get("runner") or next(iter(runtime.pod.get("containers", ())), {})
     named = engine_command(str(main.get("image") or ""), main.get("command") or (), main.get("args") or ())
     return named.engine.name if named is not None else ""
 

@@ -141,7 +141,7 @@ def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[Pre
 
 
 def _missing_steps(services: "Sequence[Service]", target: "Target") -> "Iterator[Problem]":
-    """Yield a warning for each service that a step of an InferenceGraph leads to and nobody has deployed."""
+    """Yield a warning for each service that a step of an InferenceGraph leads to and that is not deployed."""
     from pilotlight.spec.inference_graph.document import steps_of
     from pilotlight.spec.problems import Problem
 

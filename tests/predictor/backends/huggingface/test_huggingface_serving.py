@@ -13,6 +13,7 @@ from tests.predictor.backends.huggingface.tiny_tasks import ENTITIES, MOODS, wri
 from tests.serving import RunningServer
 
 pytest.importorskip("transformers")
+START_S = 240.0  # transformers takes ten seconds of a core to import, and on a busy machine far longer
 EMBEDDING = 'backend: "transformers" parameters { key: "task" value { string_value: "text_embedding" } }'
 
 
@@ -25,8 +26,8 @@ def server(serve_module: Callable[..., RunningServer], models: Path) -> RunningS
     write_bert(models / "vectors" / "1", "ForMaskedLM")
     (models / "vectors" / "config.pbtxt").write_text(EMBEDDING)
     write_vit(models / "pictures" / "1")
-    server = serve_module(models, "--threads", "1")
-    server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready")
+    server = serve_module(models, "--threads", "1", ready=False)
+    server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready", START_S)
     return server
 
 

@@ -344,8 +344,8 @@ def record() -> "Record":
 
 
 def _field_names() -> dict[str, str]:
-    """Map field names of Capabilities to their names in the file; target and options are those of the command line."""
+    """Map field names of Capabilities to their names in the file, without those that command line or target say."""
     from pilotlight.plan.types import Capabilities
 
-    names = (field.name for field in fields(Capabilities) if field.name not in ("target", "target_options"))
+    names = (field.name for field in fields(Capabilities) if field.name not in ("target", "target_options", "engines"))
     return {name: re.sub(r"_(.)", lambda match: match[1].upper(), name) for name in names}

@@ -7,7 +7,7 @@ from tests.platform.targets.kubernetes.objects import deployment, knative, knati
 
 from pilotlight.contract import ENV_MODEL_PATH
 from pilotlight.k8s import names
-from pilotlight.targets.kubernetes.observe.diagnosis import Evidence
+from pilotlight.targets.kubernetes.observe.diagnosis import PUSH_IMAGE, Evidence
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot
 from pilotlight.targets.kubernetes.observe.status import status_of
 from pilotlight.targets.target import ServiceStatus
@@ -90,6 +90,15 @@ def test_models_that_are_fetched_without_a_pin_are_told(pins: str, unpinned: tup
     assert told(routed(NEW, (NEW, 100)), revision).revisions[0].unpinned == unpinned
 
 
+def test_our_image_in_no_registry_is_told_with_what_to_do() -> None:
+    message = 'Unable to fetch image "pilotlight/predictor:0.1.0": failed to resolve image to digest: 401 Unauthorized'
+    ready = {"type": "Ready", "status": "False", "reason": "ContainerMissing", "message": message}
+    revision = knative_revision("iris-predictor", NEW, "False", conditions=[ready])
+    (row,) = told(routed(NEW, (NEW, 100)), revision).revisions
+    assert (row.model_state, row.reason) == ("FailedToLoad", f"{message}; {PUSH_IMAGE}")
+    assert "--image-registry" in row.reason
+
+
 def test_at_zero_it_stands_by() -> None:
     status = told(routed(NEW, (NEW, 100)), knative_revision("iris-predictor", NEW, "True", "False"))
     assert status.phase == "Standby"
@@ -107,7 +116,8 @@ def test_a_revision_that_cannot_start_is_told_while_the_one_before_it_serves() -
         pod("iris-predictor", NEW, serverless=True, container=PULL),
     )
     assert status.phase == "Degraded"
-    assert f"{NEW}: image pilotlight/predictor:0.1.0 cannot be pulled: not found; {OLD} keeps serving" == status.message
+    reason = f"image pilotlight/predictor:0.1.0 cannot be pulled: not found; {PUSH_IMAGE}"
+    assert status.message == f"{NEW}: {reason}; {OLD} keeps serving"
     assert [row.name for row in status.revisions] == [NEW, OLD]
 
 

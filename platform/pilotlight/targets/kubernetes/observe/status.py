@@ -12,6 +12,7 @@ from pilotlight.k8s.model_pins import decode
 from pilotlight.targets.inferenceservice_status import PROVEN
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.observe.diagnosis import (
+    PUSH_IMAGE,
     Diagnosis,
     Evidence,
     diagnose,
@@ -104,6 +105,9 @@ def _knative_state(revision: Document, ready: int, diagnosis: Diagnosis | None) 
         # Knative keeps Ready for good, also when a later pod cannot start.
         state: ModelState = "FailedToLoad" if diagnosis is not None and diagnosis.fatal else "Loading"
         return state, diagnosis.sentence if diagnosis else ""
+    # Knative looks tags up itself, before there is a pod.
+    if _condition_reason(revision, "Ready") == "ContainerMissing" and "pilotlight/predictor" in message:
+        message = f"{message}; {PUSH_IMAGE}"
     # Knative reports False also for an unschedulable pod, and recovers once there is capacity.
     failed = status == "False" and _condition_reason(revision, "Ready") != "Unschedulable"
     if failed or (diagnosis is not None and diagnosis.fatal):

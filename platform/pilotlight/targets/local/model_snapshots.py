@@ -26,6 +26,7 @@ import msgspec
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.wire.environments.requirements import FILES as REQUIREMENTS
+from pilotlight.wire.environments.requirements import WEIGHTS
 from pilotlight.wire.shared_files import replace_file
 
 T = TypeVar("T")
@@ -268,12 +269,13 @@ def is_companion(file: Path, name: str) -> bool:
     """Return whether a file of that name is read beside a model file, or is that file.
 
     Those that begin with its name (weights of an ONNX model), the configuration and example of a model, and of a
-    Python model the other modules and the requirements.
+    Python model, or weights with their model.py, the other modules and the requirements.
     """
-    suffixes = {".py": (".py",), ".onnx": (".data",)}.get(file.suffix, ())
+    code = file.suffix in (".py", *WEIGHTS)
+    suffix = ".py" if code else ".data" if file.suffix == ".onnx" else None
     belongs = name.startswith((f"{file.stem}.", f"{file.stem}_"))
-    named = (*COMPANIONS, *(REQUIREMENTS if file.suffix == ".py" else ()))
-    return name == file.name or belongs or name in named or Path(name).suffix in suffixes
+    named = (*COMPANIONS, *(REQUIREMENTS if code else ()))
+    return name == file.name or belongs or name in named or Path(name).suffix == suffix
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:

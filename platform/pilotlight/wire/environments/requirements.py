@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 FILE, LOCK, PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
 FILES: Final = (FILE, LOCK, PROJECT)
 CODE: Final = "model.py"
+WEIGHTS: Final = (".pt", ".pth", ".ckpt", ".safetensors")  # of a torch module, which a model.py beside them builds
 MAX_BYTES: Final = 4 << 20
 INDEX: Final = ("packages come from the operator's indexes", "remove the line; UV_DEFAULT_INDEX and UV_INDEX name them")
 WHEELS: Final = ("only wheels are installed", "remove the line; build a wheel and add its folder to UV_FIND_LINKS")
@@ -54,7 +55,7 @@ class Requirements(NamedTuple):
 
 
 def find(model: str, *, links: bool = True) -> Requirements | None:
-    """Return the requirements of the model at a path: a .py file, its folder, one in Triton's layout, or their file.
+    """Return the requirements of the model at a path: a .py file, its folder, weights beside it, Triton's layout, or their file.
 
     Raise RequirementsRefused for what is not installed, and for models of one folder that differ in them. `links` are
     followed, else refused: a refusal shows a line of the file.
@@ -81,8 +82,9 @@ def _locate(model: str, links: bool) -> Iterator[str]:
 
 def _code_folders(model: str, links: bool) -> Iterator[str]:
     if os.path.isfile(model):
-        if model.endswith(".py"):
-            yield os.path.dirname(os.path.abspath(model))
+        folder = os.path.dirname(os.path.abspath(model))
+        if model.endswith(".py") or (model.endswith(WEIGHTS) and os.path.isfile(os.path.join(folder, CODE))):
+            yield folder
     elif os.path.isfile(os.path.join(model, CODE)):
         yield model
     else:

@@ -242,3 +242,15 @@ def test_requirements_belong_to_a_python_model_and_to_no_other(snapshots: ModelS
     python = snapshots.digest(str(folder / "churn.py")).files
     assert set(python) == {"churn.py", "requirements.txt", "uv.lock", "pyproject.toml"}
     assert set(snapshots.digest(str(folder / "iris.onnx")).files) == {"iris.onnx"}
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "net.pth", "last.ckpt", "weights.safetensors"])
+def test_a_snapshot_of_weights_has_the_modules_beside_them(
+    name: str, snapshots: ModelSnapshots, tmp_path: Path
+) -> None:
+    folder = tmp_path / "net"
+    folder.mkdir()
+    for each in (name, "model.py", "layers.py", "train.csv"):
+        write(folder / each, "x")
+    served = Path(snapshots.serving_path(snapshots.pin(str(folder / name), snapshot=True), str(folder / name)))
+    assert sorted(each.name for each in served.parent.iterdir()) == sorted([name, "model.py", "layers.py"])

@@ -6,6 +6,7 @@ library inside `load`, never at module level, so that looking it up costs nothin
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ from msgspec import Struct, field
 
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
 from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -106,6 +108,11 @@ class LoadSpec(Struct, frozen=True):
     calls: ModelCaller | None = None  # access of user code to the other models of the server
     parkable: bool = False  # weights may leave the GPU while idle (parking/)
     prefetched: Any = None  # result of the backend's `prefetch(spec)`
+
+    @property
+    def folder(self) -> Path:
+        """Directory of the model file, or the model directory itself."""
+        return self.path if self.path.is_dir() else self.path.parent
 
 
 class Instance(Protocol):
@@ -202,6 +209,14 @@ class Parkable(Protocol):
 
     def drop_host_copy(self) -> None:
         """Free the host copy that an awake model has for its next parking."""
+
+
+def import_library(name: str, models: str, extra: str) -> Any:
+    """Import a library that `models` need. Raise LoadFailed with the extra to install if it cannot be imported."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise LoadFailed(f"{models} need the {extra} extra: pip install 'pilotlight[{extra}]' ({error})") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -7,9 +7,8 @@ from pilotlight_predictor.errors import LoadFailed
 
 
 def load(spec: LoadSpec) -> NoReturn:
-    folder = spec.path if spec.path.is_dir() else spec.path.parent
     net = spec.config.default_model_filename or "model.netdef"
-    missing = [name for name in (net, f"init_{net}") if not (folder / name).is_file()]
+    missing = [name for name in (net, f"init_{net}") if not (spec.folder / name).is_file()]
     if missing:
         raise LoadFailed(
             f"model {spec.config.name!r} is a caffe2_netdef, which is two files: {' and '.join(missing)} "

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pilotlight_predictor.backends.base import LoadSpec, TensorInstance, first_line
+from pilotlight_predictor.backends.base import LoadSpec, TensorInstance, first_line, import_library
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor, TensorSpec, tensor
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
@@ -65,14 +65,7 @@ def load(spec: LoadSpec) -> TensorFlowInstance:
 
 
 def _import() -> Any:
-    try:
-        import tensorflow
-    except ImportError:
-        raise LoadFailed(
-            "tensorflow_savedmodel and tensorflow_graphdef need the tensorflow extra: "
-            "pip install 'pilotlight[tensorflow]'"
-        ) from None
-    return tensorflow
+    return import_library("tensorflow", "tensorflow_savedmodel and tensorflow_graphdef", "tensorflow")
 
 
 def _saved_model(tf: Any, spec: LoadSpec) -> TensorFlowInstance:

@@ -6,7 +6,6 @@ engine (engine.py).
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -150,7 +149,7 @@ def _text(request: InferRequest, name: str) -> str | None:
 
 def alternative_backend(spec: LoadSpec) -> str:
     """Leave models of other tasks to the backend huggingface."""
-    return "huggingface" if backend_for_folder(_folder(spec)) is find_backend("huggingface") else "text"
+    return "huggingface" if backend_for_folder(spec.folder) is find_backend("huggingface") else "text"
 
 
 def prepare() -> None:
@@ -160,14 +159,9 @@ def prepare() -> None:
 
 
 def load(spec: LoadSpec) -> TextInstance:
-    folder = _folder(spec)
     slots = integer_parameter(spec, "MAX_SEQUENCES", SLOTS)
     with LOADING:
         import_transformers(*LIBRARY)
-        tokens = PromptTokenizer(load_part("AutoTokenizer", folder, spec.config.name), spec.config.name)
-        model = load_model(spec, folder)
+        tokens = PromptTokenizer(load_part("AutoTokenizer", spec.folder, spec.config.name), spec.config.name)
+        model = load_model(spec, spec.folder)
     return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), [0])
-
-
-def _folder(spec: LoadSpec) -> Path:
-    return spec.path if spec.path.is_dir() else spec.path.parent

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance
+from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, import_library
 from pilotlight_predictor.backends.torch.aot.libtorch import preload_torch
 from pilotlight_predictor.backends.torch.cuda_graphs import CudaGraphs, plan_graphs
 from pilotlight_predictor.backends.torch.forward_signature import ForwardBinding, bind, name_outputs, rename_outputs
@@ -251,11 +251,7 @@ def _import() -> Any:
     """Import torch, loading its libraries first without the GIL, so that other models keep running."""
     if "torch" not in sys.modules:
         preload_torch(cuda=False)  # includes those of CUDA if torch was built with it
-    try:
-        import torch
-    except ImportError as error:
-        raise LoadFailed(f"torch models need the torch extra: pip install 'pilotlight[torch]' ({error})") from None
-    return torch
+    return import_library("torch", "torch models", "torch")
 
 
 def _check_device(torch: Any, spec: LoadSpec) -> None:

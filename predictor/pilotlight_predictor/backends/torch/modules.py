@@ -266,8 +266,7 @@ def _without_prefix(weights: Weights, names: Collection[str]) -> Weights:
 
 
 def _module_file(spec: LoadSpec) -> Path:
-    folder = spec.path if spec.path.is_dir() else spec.path.parent
-    file = folder / "model.py"
+    file = spec.folder / "model.py"
     if not file.is_file():
         raise LoadFailed(
             f"{spec.path.name} holds weights alone: put a model.py beside it that defines build() -> torch.nn.Module, "

@@ -1,10 +1,10 @@
-"""CatBoost models in its binary format. Categorical columns are strings; the file tells which they are."""
+"""CatBoost models in its binary format. Categorical and text columns, as the file declares them, are strings."""
 
 from functools import partial
 from typing import Any, Final
 
-from pilotlight_predictor.backends.base import LoadSpec, first_line
-from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, probe, thread_count
+from pilotlight_predictor.backends.base import LoadSpec, first_line, import_library
+from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, thread_count
 from pilotlight_predictor.errors import LoadFailed
 
 CLASSIFIERS: Final = frozenset({"Logloss", "CrossEntropy", "MultiClass", "MultiClassOneVsAll"})
@@ -12,12 +12,11 @@ CLASSIFIERS: Final = frozenset({"Logloss", "CrossEntropy", "MultiClass", "MultiC
 
 def prepare() -> None:
     """Import catboost, during a download."""
-    _import()
+    import_library("catboost", "CatBoost models", "catboost")
 
 
 def load(spec: LoadSpec) -> TableInstance:
-    catboost = _import()
-    model = catboost.CatBoost()
+    model = import_library("catboost", "CatBoost models", "catboost").CatBoost()
     try:
         model.load_model(str(spec.path))
     except Exception as error:
@@ -25,18 +24,7 @@ def load(spec: LoadSpec) -> TableInstance:
     names = [str(name) for name in model.feature_names_]
     texts = [names[index] for index in (*model.get_cat_feature_indices(), *model.get_text_feature_indices())]
     features = Features(spec.config.name, len(names), names, texts, framed=bool(texts), datatype="FP32")
-    methods = _methods(model, thread_count(spec))
-    return TableInstance(features, methods, probe(features, methods, {}))
-
-
-def _import() -> Any:
-    try:
-        import catboost
-    except ImportError as error:
-        raise LoadFailed(
-            f"CatBoost models need the catboost extra: pip install 'pilotlight[catboost]' ({error})"
-        ) from None
-    return catboost
+    return TableInstance(features, _methods(model, thread_count(spec)))
 
 
 def _methods(model: Any, threads: int) -> Methods:

@@ -1,4 +1,4 @@
-"""LightGBM models in its text format. `predict` gives what the booster does: values, or probabilities of classes.
+"""LightGBM models in its text format. `predict` gives the booster's output: values, or probabilities of classes.
 
 Models run by the library's C API: the Python package imports pandas, SciPy and scikit-learn, which takes longer than
 all the rest of a cold start.
@@ -10,21 +10,20 @@ from typing import Any, Final
 import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec, first_line
-from pilotlight_predictor.backends.tabular import Features, TableInstance, numbers, open_library, probe, thread_count
+from pilotlight_predictor.backends.tabular import Features, TableInstance, numbers, open_library, thread_count
 from pilotlight_predictor.core.tensors import Array
 from pilotlight_predictor.errors import LoadFailed
 
 _NAME_LENGTH: Final = 1024
-_SILENT: Final = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(
-    lambda line: None
-)  # for its log on stdout; failures are raised
+# Instead of a log on stdout; failures are raised.
+_SILENT: Final = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda line: None)
 
 
 class Booster:
     """A booster of lib_lightgbm. Threads may share it. Errors of the library are ValueErrors."""
 
     def __init__(self, library: Any, path: str, threads: int) -> None:
-        self._library, self._handle, self._rules = library, ctypes.c_void_p(), f"num_threads={threads}".encode()
+        self._library, self._handle, self._options = library, ctypes.c_void_p(), f"num_threads={threads}".encode()
         library.LGBM_GetLastError.restype = ctypes.c_char_p
         count = ctypes.c_int()
         self._call("LGBM_BoosterCreateFromModelfile", path.encode(), ctypes.byref(count), ctypes.byref(self._handle))
@@ -53,19 +52,11 @@ class Booster:
         rows, width = table.shape
         result, length = np.empty(rows * self._classes), ctypes.c_int64()
         source, target = (ctypes.c_void_p(array.ctypes.data) for array in (table, result))
-        kind = (int(table.itemsize == 8), ctypes.c_int32(rows), ctypes.c_int32(width), 1)
+        # Row-major; a normal prediction, from the first iteration to the last.
         self._call(
-            "LGBM_BoosterPredictForMat",
-            self._handle,
-            source,
-            *kind,
-            0,
-            0,
-            -1,
-            self._rules,
-            ctypes.byref(length),
-            target,
-        )
+            "LGBM_BoosterPredictForMat", self._handle, source, int(table.itemsize == 8), ctypes.c_int32(rows),
+            ctypes.c_int32(width), 1, 0, 0, -1, self._options, ctypes.byref(length), target,
+        )  # fmt: skip
         return result.reshape(rows, self._classes) if self._classes > 1 else result
 
 
@@ -80,8 +71,7 @@ def load(spec: LoadSpec) -> TableInstance:
         booster = Booster(library, str(spec.path), thread_count(spec))
     except ValueError as error:
         raise LoadFailed(f"{spec.path.name} is no LightGBM model: {first_line(error)}") from None
-    features, methods = Features(spec.config.name, booster.width, booster.names), {"predict": booster.predict}
-    return TableInstance(features, methods, probe(features, methods, {}))
+    return TableInstance(Features(spec.config.name, booster.width, booster.names), {"predict": booster.predict})
 
 
 def _open(threads: int) -> Any:

@@ -10,16 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pilotlight_predictor.backends.base import LoadSpec, first_line
-from pilotlight_predictor.backends.tabular import (
-    Features,
-    Methods,
-    TableInstance,
-    Texts,
-    openmp_threads,
-    probe,
-    thread_count,
-)
+from pilotlight_predictor.backends.base import LoadSpec, first_line, import_library
+from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
 from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
 from pilotlight_predictor.errors import LoadFailed
@@ -40,9 +32,9 @@ def prepare() -> None:
 
 
 def load(spec: LoadSpec) -> TableInstance:
-    sklearn = _import(thread_count(spec))
+    exceptions = _import(thread_count(spec))
     with warnings.catch_warnings(record=True) as skew:
-        warnings.simplefilter("always", sklearn.exceptions.InconsistentVersionWarning)
+        warnings.simplefilter("always", exceptions.InconsistentVersionWarning)
         estimator = read_estimator(spec)
     _log_version_skew(spec, [w.message for w in skew])
     parts = list(_parts(estimator))
@@ -56,22 +48,15 @@ def load(spec: LoadSpec) -> TableInstance:
         raise LoadFailed(f"{spec.path.name} holds a {type(estimator).__name__}, which has none of {', '.join(METHODS)}")
     quick = bool(parts) and all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
     known = _outputs(estimator)
-    instance = TableInstance(features, methods, probe(features, methods, known), quick=quick)
+    instance = TableInstance(features, methods, known, quick=quick)
     if "predict_proba" in known:
         instance.labels = {"predict_proba": [str(label) for label in estimator.classes_]}
     return instance
 
 
 def _import(threads: int) -> Any:
-    try:
-        with openmp_threads(threads):
-            import sklearn
-            import sklearn.exceptions
-    except ImportError as error:
-        raise LoadFailed(
-            f"scikit-learn models need the sklearn extra: pip install 'pilotlight[sklearn]' ({error})"
-        ) from None
-    return sklearn
+    with openmp_threads(threads):
+        return import_library("sklearn.exceptions", "scikit-learn models", "sklearn")
 
 
 def read_estimator(spec: LoadSpec) -> Any:
@@ -204,7 +189,7 @@ def _dense(method: Any, table: Any) -> Array:
 
 
 def _outputs(estimator: Any) -> dict[str, TensorSpec]:
-    """Return the outputs of a classifier, as far as its classes tell."""
+    """Return the outputs of a classifier by its classes; none if it has no array of them."""
     classes = getattr(estimator, "classes_", None)
     if classes is None or not hasattr(classes, "dtype"):
         return {}

@@ -125,16 +125,19 @@ def _values(value: Tensor) -> Any:
 
 
 class TableInstance(TensorInstance):
-    """A model of tables. Thread-safe if the methods are: clones share it."""
+    """A model of tables. Thread-safe if the methods are: clones share it.
+
+    `known`: outputs by name, for methods that reject a row of zeros.
+    """
 
     open_inputs = True
     labels: Mapping[str, Sequence[str]] = {}  # of the classes of an output
 
     def __init__(
-        self, features: Features, methods: Methods, outputs: Sequence[TensorSpec], *, quick: bool = True
+        self, features: Features, methods: Methods, known: Mapping[str, TensorSpec] | None = None, *, quick: bool = True
     ) -> None:
         self._features, self._methods, self._default = features, methods, (next(iter(methods)),)
-        self.inputs, self.outputs, self.quick = features.specs, outputs, quick
+        self.inputs, self.outputs, self.quick = features.specs, _probe(features, methods, known or {}), quick
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         # Requests of one batch name the same outputs (models/input_validation.py).
@@ -152,11 +155,9 @@ class TableInstance(TensorInstance):
             raise BadRequest(f"the model refuses the input: {first_line(error)}") from error
 
 
-def probe(features: Features, methods: Methods, known: Mapping[str, TensorSpec]) -> list[TensorSpec]:
-    """Return the outputs of the methods by calling them with a row of zeros; `known` where they refuse it."""
-    row = {
-        spec.name: zeros(spec.datatype, tuple(1 if dim < 0 else dim for dim in spec.shape)) for spec in features.specs
-    }
+def _probe(features: Features, methods: Methods, known: Mapping[str, TensorSpec]) -> list[TensorSpec]:
+    """Return the outputs of the methods by calling them with a row of zeros; `known` where they reject it."""
+    row = {spec.name: zeros(spec.datatype, tuple(max(dim, 1) for dim in spec.shape)) for spec in features.specs}
     specs = []
     for name, method in methods.items():
         try:

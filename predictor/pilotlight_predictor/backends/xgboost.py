@@ -12,19 +12,15 @@ from typing import Any, Final
 import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec, first_line
-from pilotlight_predictor.backends.tabular import (
-    Features,
-    Methods,
-    TableInstance,
-    numbers,
-    open_library,
-    probe,
-    thread_count,
-)
+from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, numbers, open_library, thread_count
 from pilotlight_predictor.core.tensors import Array
 from pilotlight_predictor.errors import LoadFailed
 
 _MATRIX: Final = b'{"missing": NaN, "nthread": 1}'
+_PREDICTION: Final = (
+    b'{"type": 0, "training": false, "iteration_begin": 0, "iteration_end": %d, "missing": NaN, "strict_shape": false,'
+    b' "cache_id": 0}'
+)
 
 
 class Booster:
@@ -40,10 +36,7 @@ class Booster:
         self._call("XGBoosterGetNumFeature", self._handle, ctypes.byref(width))
         self.width = width.value
         best = int(self.attribute("best_iteration") or -1) + 1
-        self._rules = (
-            b'{"type": 0, "training": false, "iteration_begin": 0, "iteration_end": %d, "missing": NaN, ' % best
-        )
-        self._rules += b'"strict_shape": false, "cache_id": 0}'
+        self._options = _PREDICTION % best
         text, length = ctypes.c_char_p(), ctypes.c_uint64()
         self._call("XGBoosterSaveJsonConfig", self._handle, ctypes.byref(length), ctypes.byref(text))
         self._linear = json.loads(text.value or b"")["learner"]["gradient_booster"]["name"] == "gblinear"
@@ -53,9 +46,9 @@ class Booster:
             raise ValueError(self._library.XGBGetLastError().decode(errors="replace").rpartition("] ")[2])
 
     def attribute(self, name: str) -> str:
-        value, there = ctypes.c_char_p(), ctypes.c_int()
-        self._call("XGBoosterGetAttr", self._handle, name.encode(), ctypes.byref(value), ctypes.byref(there))
-        return (value.value or b"").decode() if there.value else ""
+        value, success = ctypes.c_char_p(), ctypes.c_int()
+        self._call("XGBoosterGetAttr", self._handle, name.encode(), ctypes.byref(value), ctypes.byref(success))
+        return (value.value or b"").decode() if success.value else ""
 
     @property
     def names(self) -> list[str]:
@@ -72,13 +65,13 @@ class Booster:
         )  # fmt: skip
         shape, dims, values = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_uint64(), ctypes.POINTER(ctypes.c_float)()
         results = (ctypes.byref(shape), ctypes.byref(dims), ctypes.byref(values))
-        if self._linear:  # which cannot predict in place
+        if self._linear:  # gblinear has no prediction in place
             matrix = ctypes.c_void_p()
             self._call("XGDMatrixCreateFromDense", interface, _MATRIX, ctypes.byref(matrix))
-            self._call("XGBoosterPredictFromDMatrix", self._handle, matrix, self._rules, *results)
+            self._call("XGBoosterPredictFromDMatrix", self._handle, matrix, self._options, *results)
             self._call("XGDMatrixFree", matrix)
         else:
-            self._call("XGBoosterPredictFromDense", self._handle, interface, self._rules, None, *results)
+            self._call("XGBoosterPredictFromDense", self._handle, interface, self._options, None, *results)
         sizes = shape[: dims.value]
         # A copy: the next call of this thread overwrites the library's own.
         return np.frombuffer(ctypes.string_at(values, 4 * int(np.prod(sizes))), np.float32).reshape(sizes)
@@ -96,8 +89,7 @@ def load(spec: LoadSpec) -> TableInstance:
     except ValueError as error:
         raise LoadFailed(f"{spec.path.name} is no XGBoost model that this version reads: {first_line(error)}") from None
     features = Features(spec.config.name, booster.width, booster.names, datatype="FP32")
-    methods = _methods(booster)
-    return TableInstance(features, methods, probe(features, methods, {}))
+    return TableInstance(features, _methods(booster))
 
 
 def _open(threads: int) -> Any:

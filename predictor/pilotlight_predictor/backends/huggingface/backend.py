@@ -25,7 +25,7 @@ PICKLE = "pytorch_model.bin"
 
 
 class HuggingFaceInstance(TensorInstance):
-    """A pipeline; clones share it. Outputs that it has on request only are left out of other answers."""
+    """A pipeline; clones share it. Outputs that it has on request only are left out of other responses."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -58,7 +58,7 @@ class HuggingFaceInstance(TensorInstance):
 
 def alternative_backend(spec: LoadSpec) -> str:
     """Leave causal language models to the text backend."""
-    return "text" if generates_text(_folder(spec)) else "huggingface"
+    return "text" if generates_text(spec.folder) else "huggingface"
 
 
 def prepare() -> None:
@@ -68,18 +68,12 @@ def prepare() -> None:
 
 
 def load(spec: LoadSpec) -> HuggingFaceInstance:
-    folder, name = _folder(spec), spec.config.name
+    folder, name = spec.folder, spec.config.name
     settings = read_settings(name, spec.config.parameters)
     task = choose_task(name, folder, settings.task)
     kind = _pipeline_class(task)
     with LOADING:
-        module = _load_module(spec, folder, task)
-        pipeline = kind(PipelineModel(name, folder, module, module.device, module.dtype), settings)
-    return HuggingFaceInstance(pipeline)
-
-
-def _folder(spec: LoadSpec) -> Path:
-    return spec.path if spec.path.is_dir() else spec.path.parent
+        return HuggingFaceInstance(kind(PipelineModel(name, folder, _load_module(spec, folder, task)), settings))
 
 
 def _pipeline_class(task: Task) -> type[Pipeline]:

@@ -10,13 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from pilotlight_predictor.backends.base import first_line
-from pilotlight_predictor.backends.huggingface.pipeline import (
-    ClassificationHead,
-    Pipeline,
-    PipelineModel,
-    strings,
-    text_input,
-)
+from pilotlight_predictor.backends.huggingface.pipeline import ClassificationHead, Pipeline, PipelineModel, strings
 from pilotlight_predictor.backends.huggingface.task import TaskSettings
 from pilotlight_predictor.backends.transformers_library import load_part
 from pilotlight_predictor.core.requests import Inputs, Outputs
@@ -25,11 +19,11 @@ from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 FORMATS: Final = ("BMP", "GIF", "JPEG", "PNG", "WEBP")
 MAX_PIXELS: Final = 1 << 26  # 192 MiB decoded
-MAX_SECONDS: Final = 30.0  # of audio, which Whisper takes at most
+MAX_SECONDS: Final = 30.0  # of audio: the window of Whisper
 
 
 class ImageClassification(Pipeline):
-    inputs = (text_input("image"),)
+    inputs = (TensorSpec("image", "BYTES", (-1,)),)
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         try:
@@ -51,7 +45,7 @@ class ImageClassification(Pipeline):
 class SpeechRecognition(Pipeline):
     """Base of speech recognition: WAV files at the model's sampling rate → `text`."""
 
-    inputs = (text_input("audio"),)
+    inputs = (TensorSpec("audio", "BYTES", (-1,)),)
     outputs = (TensorSpec("text", "BYTES", (-1,)),)
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
@@ -75,7 +69,7 @@ class SpeechRecognition(Pipeline):
 
 
 class CtcSpeechRecognition(SpeechRecognition):
-    """One audio after another: padding would change the answers of models with group normalisation."""
+    """One audio after another: padding would change the output of models with group normalisation."""
 
     def _transcribe(self, samples: Sequence[Array]) -> list[str]:
         logits = [self.model.forward(self._features([audio])).logits[0] for audio in samples]
@@ -105,10 +99,10 @@ def read_image(data: bytes) -> Any:
     try:
         image = Image.open(io.BytesIO(_content(data)), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
-            raise BadRequest(f"input 'image' has {image.width} × {image.height} pixels, at most {MAX_PIXELS} are taken")
+            raise BadRequest(f"input 'image' has {image.width} × {image.height} pixels, expected at most {MAX_PIXELS}")
         return image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise BadRequest(f"input 'image' is no whole image of {', '.join(FORMATS)}, as bytes or base64") from None
+        raise BadRequest(f"input 'image' must be a {', '.join(FORMATS)} file as bytes or base64") from None
 
 
 def read_wave(data: bytes, rate: int) -> Array:
@@ -118,12 +112,12 @@ def read_wave(data: bytes, rate: int) -> Array:
             channels, width, own_rate, count = file.getparams()[:4]
             if own_rate != rate or count > MAX_SECONDS * rate:
                 has = f"{own_rate} samples a second and {count / own_rate:.1f} s"
-                raise BadRequest(f"input 'audio' has {has}, must have {rate} and at most {MAX_SECONDS:g} s")
+                raise BadRequest(f"input 'audio' has {has}, expected {rate} and at most {MAX_SECONDS:g} s")
             raw = file.readframes(count)
     except (wave.Error, EOFError, ValueError) as error:
         raise BadRequest(f"input 'audio' is no WAV file of PCM, as bytes or base64: {first_line(error)}") from None
     if width not in {2, 4} or not raw:
-        raise BadRequest(f"input 'audio' has samples of {8 * width} bits and {count} of them, must be 16 or 32 bits")
+        raise BadRequest(f"input 'audio' has {count} samples of {8 * width} bits, expected some of 16 or 32 bits")
     samples = np.frombuffer(raw[: len(raw) // (width * channels) * width * channels], f"<i{width}")
     mono: Array = samples.reshape(-1, channels).mean(1) / float(1 << (8 * width - 1))
     return mono.astype(np.float32)

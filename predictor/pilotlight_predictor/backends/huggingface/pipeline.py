@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Pipeline:
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
     on_request: frozenset[str] = frozenset()  # outputs for requests that name them
-    sample: Inputs | None = None  # a row that the pipeline can answer, where it refuses zeros
+    sample: Inputs | None = None  # a row for the warm-up, where the pipeline rejects zeros
 
     def __init__(self, model: "PipelineModel", settings: TaskSettings) -> None:
         self.model, self.settings = model, settings
@@ -34,9 +34,9 @@ class Pipeline:
 class PipelineModel:
     """A module of transformers on its device, and its directory."""
 
-    def __init__(self, name: str, folder: Path, module: Any, device: "torch.device", dtype: "torch.dtype") -> None:
-        self.name, self.folder, self.module, self.device, self.dtype = name, folder, module, device, dtype
-        self.config = module.config
+    def __init__(self, name: str, folder: Path, module: Any) -> None:
+        self.name, self.folder, self.module = name, folder, module
+        self.config, self.device, self.dtype = module.config, module.device, module.dtype
 
     def forward(self, values: "Mapping[str, torch.Tensor]") -> Any:
         import torch
@@ -69,13 +69,11 @@ class ClassificationHead:
         elif config.problem_type == "regression":
             self._activation = ""
         self.outputs = (
-            TensorSpec("label", "BYTES", (-1,)),
-            TensorSpec("score", "FP32", (-1,)),
-            TensorSpec("probabilities", "FP32", (-1, count)),
-            TensorSpec("logits", "FP32", (-1, count)),
-        )
+            TensorSpec("label", "BYTES", (-1,)), TensorSpec("score", "FP32", (-1,)),
+            TensorSpec("probabilities", "FP32", (-1, count)), TensorSpec("logits", "FP32", (-1, count)),
+        )  # fmt: skip
         always = {"probabilities": settings.return_probabilities, "logits": settings.return_raw_logits}
-        self.on_request = frozenset(name for name, wanted in always.items() if not wanted)
+        self.on_request = frozenset(name for name, returned in always.items() if not returned)
 
     def read(self, logits: "torch.Tensor") -> Outputs:
         logits = logits.float().cpu()
@@ -102,10 +100,3 @@ def strings(values: Sequence[bytes]) -> Tensor:
     array: Array = np.empty(len(values), dtype=object)
     array[:] = values
     return Tensor("BYTES", array)
-
-
-ROWS: Final = (-1,)
-
-
-def text_input(name: str, *, optional: bool = False) -> TensorSpec:
-    return TensorSpec(name, "BYTES", ROWS, optional)

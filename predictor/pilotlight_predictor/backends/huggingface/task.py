@@ -38,15 +38,11 @@ TASKS: Final = (
 )
 # Other names of tasks: KServe's, with - for _, and those of pipelines that compute the same.
 ALIASES: Final = {
-    "sequence-classification": "text-classification",
-    "sentiment-analysis": "text-classification",
-    "ner": "token-classification",
-    "text-embedding": EMBEDDING.name,
-    "embeddings": EMBEDDING.name,
-    "sentence-similarity": EMBEDDING.name,
-    "summarization": "text2text-generation",
+    "sequence-classification": "text-classification", "sentiment-analysis": "text-classification",
+    "ner": "token-classification", "text-embedding": EMBEDDING.name, "embeddings": EMBEDDING.name,
+    "sentence-similarity": EMBEDDING.name, "summarization": "text2text-generation",
     "translation": "text2text-generation",
-}
+}  # fmt: skip
 
 
 class TaskSettings(Struct, frozen=True):
@@ -90,19 +86,19 @@ def choose_task(model: str, folder: Path, named: str) -> Task:
     fitting = next((task for task in TASKS for name in architectures if name.endswith(task.architectures)), None)
     if (folder / "modules.json").is_file():  # of sentence-transformers
         fitting = EMBEDDING
-    wanted = named.lower().replace("_", "-")
-    wanted = ALIASES.get("translation" if wanted.startswith("translation") else wanted, wanted)
-    if not wanted and fitting is not None:
+    task_name = named.lower().replace("_", "-")
+    task_name = ALIASES.get("translation" if task_name.startswith("translation") else task_name, task_name)
+    if not task_name and fitting is not None:
         return fitting
     known = ", ".join(dict.fromkeys(task.name for task in TASKS))
     has = f"config.json of {folder.name} has architectures = {list(architectures)}"
-    if not wanted:
-        raise LoadFailed(f"{model}: {has}, which tell no task that is served: {known}; set the parameter task")
-    if wanted == EMBEDDING.name:
+    if not task_name:
+        raise LoadFailed(f"{model}: {has}, which belong to none of the tasks {known}; set the parameter task")
+    if task_name == EMBEDDING.name:
         return EMBEDDING  # any encoder, without its head
-    if wanted not in {task.name for task in TASKS}:
+    if task_name not in {task.name for task in TASKS}:
         raise LoadFailed(f"{model}: parameters task = {named!r}, must be one of {known}")
-    if fitting is None or fitting.name != wanted:
+    if fitting is None or fitting.name != task_name:
         other = f", for {fitting.name}" if fitting else ""
         raise LoadFailed(f"{model}: parameters task = {named!r}, but {has}{other}; leave task out")
     return fitting

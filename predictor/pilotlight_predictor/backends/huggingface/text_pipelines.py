@@ -13,7 +13,6 @@ from pilotlight_predictor.backends.huggingface.pipeline import (
     Pipeline,
     PipelineModel,
     strings,
-    text_input,
     texts_of,
 )
 from pilotlight_predictor.backends.huggingface.task import TaskSettings, read_json
@@ -25,14 +24,14 @@ from pilotlight_predictor.errors import BadRequest, LoadFailed
 if TYPE_CHECKING:
     import torch
 
-DEFAULT_LENGTH: Final = 512  # tokens of a model that tells no limit
+DEFAULT_LENGTH: Final = 512  # tokens of a model whose files have no limit
 STRIDE: Final = 128  # tokens that two windows of a long context share
 
 
 class TextPipeline(Pipeline):
     """Base of text pipelines: the model and its tokenizer."""
 
-    inputs: Sequence[TensorSpec] = (text_input("text"),)
+    inputs: Sequence[TensorSpec] = (TensorSpec("text", "BYTES", (-1,)),)
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         super().__init__(model, settings)
@@ -56,7 +55,7 @@ class TextPipeline(Pipeline):
 
 
 class TextClassification(TextPipeline):
-    inputs = (text_input("text"), text_input("text_pair", optional=True))
+    inputs = (TensorSpec("text", "BYTES", (-1,)), TensorSpec("text_pair", "BYTES", (-1,), optional=True))
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         super().__init__(model, settings)
@@ -111,7 +110,7 @@ class FillMask(TextPipeline):
         encoded = self.encode(texts_of(inputs, "text"))
         masks = encoded["input_ids"] == self.tokenizer.mask_token_id
         if not masks.any(-1).all():
-            raise BadRequest(f"input 'text' has a text without {self.tokenizer.mask_token}, which is to be filled")
+            raise BadRequest(f"input 'text' has a row without {self.tokenizer.mask_token}, the mask to fill")
         logits = self.model.forward(encoded).logits
         return {"tokens": json_column([
             self._filled(encoded["input_ids"][row], mask.nonzero().ravel(), logits[row])
@@ -137,13 +136,11 @@ class FillMask(TextPipeline):
 class QuestionAnswering(TextPipeline):
     """The span of `context` that answers `question`; a long context is read in windows that overlap."""
 
-    inputs = (text_input("question"), text_input("context"))
+    inputs = (TensorSpec("question", "BYTES", (-1,)), TensorSpec("context", "BYTES", (-1,)))
     outputs = (
-        TensorSpec("answer", "BYTES", (-1,)),
-        TensorSpec("score", "FP32", (-1,)),
-        TensorSpec("start", "INT32", (-1,)),
-        TensorSpec("end", "INT32", (-1,)),
-    )
+        TensorSpec("answer", "BYTES", (-1,)), TensorSpec("score", "FP32", (-1,)),
+        TensorSpec("start", "INT32", (-1,)), TensorSpec("end", "INT32", (-1,)),
+    )  # fmt: skip
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         super().__init__(model, settings)
@@ -232,7 +229,7 @@ class TextToText(TextPipeline):
 
     def run(self, inputs: Inputs) -> Outputs:
         texts = texts_of(inputs, "text")
-        # An empty text, as in a warm-up, says nothing: one step is enough.
+        # One step is enough for empty texts, as a warm-up sends.
         options = self._options if any(texts) else {"max_new_tokens": 1}
         tokens = self.model.generate(self.encode([self._prefix + text for text in texts]), **options)
         with self._lock:
@@ -241,13 +238,9 @@ class TextToText(TextPipeline):
 
 
 PIPELINES: Final[Mapping[str, type[Pipeline]]] = {
-    "text-classification": TextClassification,
-    "token-classification": TokenClassification,
-    "fill-mask": FillMask,
-    "question-answering": QuestionAnswering,
-    "feature-extraction": Embedding,
-    "text2text-generation": TextToText,
-}
+    "text-classification": TextClassification, "token-classification": TokenClassification, "fill-mask": FillMask,
+    "question-answering": QuestionAnswering, "feature-extraction": Embedding, "text2text-generation": TextToText,
+}  # fmt: skip
 
 
 def json_column(rows: Sequence[Any]) -> Tensor:
@@ -271,7 +264,7 @@ def pool(states: "torch.Tensor", mask: "torch.Tensor", mode: str) -> "torch.Tens
 
 
 def read_modules(model: PipelineModel) -> tuple[str, bool, int | None]:
-    """Return pooling, normalisation and most tokens by the files of sentence-transformers; without them, KServe's."""
+    """Return pooling, normalisation and length by the files of sentence-transformers; else KServe's defaults."""
     folder = model.folder
     if not (folder / "modules.json").is_file():
         return "mean", True, None
@@ -289,7 +282,7 @@ def read_modules(model: PipelineModel) -> tuple[str, bool, int | None]:
 
 
 def _pooling_mode(model: PipelineModel, config: Mapping[str, Any]) -> str:
-    modes = [name for name, wanted in config.items() if name.startswith("pooling_mode_") and wanted is True]
+    modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
     mode = str(config.get("pooling_mode") or ", ".join(modes))
     mode = mode.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
     if mode not in {"mean", "cls", "max", "lasttoken"}:

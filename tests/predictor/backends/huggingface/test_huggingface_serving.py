@@ -112,4 +112,4 @@ def test_a_bad_request_fails_alone_and_names_the_input(server: RunningServer) ->
         texts = ["no mask" if n % 2 else "a [MASK]" for n in range(8)]
         replies = list(pool.map(lambda t: server.infer("masked", {"inputs": [tensor(t)]}), texts))
     assert [reply.status for reply in replies] == [400 if n % 2 else 200 for n in range(8)]
-    assert "input 'text' has a text without [MASK]" in replies[1].error
+    assert "input 'text' has a row without [MASK]" in replies[1].error

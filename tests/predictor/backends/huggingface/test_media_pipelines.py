@@ -57,13 +57,13 @@ def test_an_image_may_come_as_base64_or_a_data_url(vit: HuggingFaceInstance) -> 
 
 @pytest.mark.parametrize("data", [b"", b"no image", png(1)[:60], b"\x00" * 100], ids=["empty", "text", "cut", "zeros"])
 def test_what_is_no_image_is_refused(vit: HuggingFaceInstance, data: bytes) -> None:
-    with pytest.raises(BadRequest, match="input 'image' is no whole image of BMP, GIF, JPEG, PNG, WEBP"):
+    with pytest.raises(BadRequest, match="input 'image' must be a BMP, GIF, JPEG, PNG, WEBP file"):
         vit.execute([request(image=[data])])
 
 
 def test_an_image_too_large_to_decode_is_refused(vit: HuggingFaceInstance) -> None:
     Image.new("1", (9000, 9000)).save(file := io.BytesIO(), "PNG")
-    with pytest.raises(BadRequest, match="9000 × 9000 pixels, at most 67108864"):
+    with pytest.raises(BadRequest, match="9000 × 9000 pixels, expected at most 67108864"):
         vit.execute([request(image=[file.getvalue()])])
 
 
@@ -97,9 +97,9 @@ def test_whisper_transcribes_as_by_the_pipeline_without_beams(models: Path) -> N
     [
         (b"no audio", "input 'audio' is no WAV file of PCM"),
         (b"", "input 'audio' is no WAV file of PCM"),
-        (wav(np.zeros(100), rate=8000), "has 8000 samples a second and 0.0 s, must have 16000 and at most 30 s"),
+        (wav(np.zeros(100), rate=8000), "has 8000 samples a second and 0.0 s, expected 16000 and at most 30 s"),
         (wav(np.zeros(16000 * 31)), "has 16000 samples a second and 31.0 s"),
-        (wav(np.zeros(0)), "has samples of 16 bits and 0 of them"),
+        (wav(np.zeros(0)), "has 0 samples of 16 bits"),
     ],
     ids=["text", "empty", "rate", "length", "nothing"],
 )

@@ -59,8 +59,12 @@ def test_a_task_has_the_names_of_kserve_and_of_pipelines(tmp_path: Path, name: s
             r"parameters task = 'fill-mask', but config.json of .* \['BertModel'\], for feature",
         ),
         (["BertModel"], "dance", "parameters task = 'dance', must be one of text-classification, "),
-        (["GitForPreTraining"], "", r"has architectures = \['GitForPreTraining'\], which tell no task that is served"),
-        ([], "", r"has architectures = \[\], which tell no task"),
+        (
+            ["GitForPreTraining"],
+            "",
+            r"has architectures = \['GitForPreTraining'\], which belong to none of the tasks text-classification",
+        ),
+        ([], "", r"has architectures = \[\], which belong to none of the tasks"),
     ],
 )
 def test_a_task_without_its_weights_is_refused_by_the_field(

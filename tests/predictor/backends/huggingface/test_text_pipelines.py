@@ -116,7 +116,7 @@ class TestFillMask:
             close(json.loads(answer["tokens"][0]), row)
 
     def test_a_text_without_a_mask_is_refused(self, masked: Path) -> None:
-        with pytest.raises(BadRequest, match=r"has a text without \[MASK\]"):
+        with pytest.raises(BadRequest, match=r"has a row without \[MASK\]"):
             load_folder(masked).execute([request(text=["no mask"])])
 
 

@@ -21,14 +21,8 @@ def word_tokenizer() -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    pieces = [
-        *SPECIAL,
-        *WORDS,
-        *string.ascii_lowercase,
-        *(f"##{letter}" for letter in string.ascii_lowercase),
-        ".",
-        "?",
-    ]
+    letters = string.ascii_lowercase
+    pieces = [*SPECIAL, *WORDS, *letters, *(f"##{letter}" for letter in letters), ".", "?"]
     words = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     plain = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
     plain.normalizer, plain.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()

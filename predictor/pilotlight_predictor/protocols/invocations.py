@@ -31,7 +31,7 @@ from pilotlight_predictor.protocols.v1_codec import (
 from pilotlight_predictor.server.handler_context import Server
 
 FORMS: Final = ("dataframe_split", "dataframe_records", ROWS, COLUMNS)
-SUCH_AS: Final = '{"dataframe_split": {"columns": […], "data": [[…]]}}'
+EXAMPLE: Final = '{"dataframe_split": {"columns": […], "data": [[…]]}}'
 _CODES: Final = {400: "BAD_REQUEST", 404: "RESOURCE_DOES_NOT_EXIST", 503: "TEMPORARILY_UNAVAILABLE"}
 
 
@@ -59,20 +59,19 @@ def decode(model: str, content_type: str, body: Buffer, specs: Sequence[TensorSp
     """Decode a body of any of the forms. Raises BadRequest."""
     if content_type == "text/csv":
         return _decode_frame(model, *_read_csv(body, specs), specs, batched)
-    document = read_document(body, SUCH_AS)
+    document = read_document(body, EXAMPLE)
     forms = [form for form in FORMS if form in document]
     if len(forms) != 1:
         raise BadRequest(f"the body has {' and '.join(forms) or 'no input'}, must have one of {', '.join(FORMS)}")
     params = document.get("params") or {}
     if not isinstance(params, dict):
         raise BadRequest('params must be an object: {"name": value}')
-    content = document[forms[0]]
-    if forms[0] in {ROWS, COLUMNS}:
-        decoded = decode_predict(model, NEWEST, {forms[0]: content}, specs, batched=batched)
-    elif forms[0] == "dataframe_split":
-        decoded = _decode_frame(model, *_read_split(content), specs, batched)
+    form, content = forms[0], document[forms[0]]
+    if form in {ROWS, COLUMNS}:
+        decoded = decode_predict(model, NEWEST, {form: content}, specs, batched=batched)
     else:
-        decoded = _decode_frame(model, *_read_records(content), specs, batched)
+        table = _read_split(content) if form == "dataframe_split" else _read_records(content)
+        decoded = _decode_frame(model, *table, specs, batched)
     decoded.request.parameters = params
     return decoded._replace(by_rows=True)
 
@@ -105,7 +104,7 @@ def _read_split(content: Any) -> tuple[list[str], list[list[Any]]]:
         names = table.get("columns") or range(len(rows[0]) if rows else 0)
         return [str(name) for name in names], rows
     except (msgspec.ValidationError, KeyError, TypeError):
-        raise BadRequest(f"dataframe_split must be such as in {SUCH_AS}") from None
+        raise BadRequest(f"dataframe_split must have data, and may have columns: {EXAMPLE}") from None
 
 
 def _read_records(content: Any) -> tuple[list[str], list[list[Any]]]:
@@ -141,11 +140,8 @@ def ping(server: Server, request: HttpRequest) -> HttpResponse:
     return HttpResponse(200, [b"\n"]) if response.status == 200 else response
 
 
-PROTOCOL = ServingProtocol(
-    "invocations",
-    (
-        Route("POST", "/invocations", invocations, Action.INFER, hot=True),
-        Route("GET", "/ping", ping, Action.HEALTH, hot=True),
-    ),
-    error_body,
+_ROUTES: Final = (
+    Route("POST", "/invocations", invocations, Action.INFER, hot=True),
+    Route("GET", "/ping", ping, Action.HEALTH, hot=True),
 )
+PROTOCOL = ServingProtocol("invocations", _ROUTES, error_body)

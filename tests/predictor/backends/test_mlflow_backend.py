@@ -324,7 +324,7 @@ def test_invocations_takes_csv(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"dataframe_split": {"columns": ["a", "b"]}}, "dataframe_split must be such as"),
+        ({"dataframe_split": {"columns": ["a", "b"]}}, "dataframe_split must have data"),
         ({"dataframe_split": {"columns": ["a", "b"], "data": [[1]]}}, "rows of 2 values"),
         ({"dataframe_records": [{"a": 1}, {"b": 1}]}, "objects with the same names"),
         ({"dataframe_records": [], "instances": []}, "must have one of"),

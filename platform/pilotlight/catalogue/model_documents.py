@@ -16,7 +16,7 @@ from pilotlight.spec.field_types import child_path, read, suggestion
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Group, Reference, Service
 from pilotlight.spec.yaml_nodes import Node
-from pilotlight.wire.model_formats import by_name, find_format
+from pilotlight.wire.model_formats import by_name
 
 Json = Any
 FORMAT_OF_SCHEME: Final = {"hf": {"ome": "safetensors", "kserve": "huggingface"}}
@@ -189,12 +189,6 @@ def _inline(service: Service, component: Component | None, problems: Problems) -
     message = f"is missing and cannot be told from {where!r}; name the format, such as onnx or sklearn"
     problems.error("PL212", service.location(path), path, message)
     return None
-
-
-def canonical_format(name: str) -> str:
-    """Return the name of a format that is written as `torch`, `transformers` or `scikit-learn`; unknown ones as is."""
-    row = find_format(name)
-    return row.name if row is not None else name
 
 
 def guess_format(uri: str, group: Group) -> tuple[str, str]:

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from pilotlight.catalogue.document_types import parameter_count
 from pilotlight.catalogue.engine_programs import engine_of, missing_program
-from pilotlight.catalogue.model_documents import canonical_format, reference_path
+from pilotlight.catalogue.model_documents import reference_path
 from pilotlight.catalogue.runtime_merge import node_engine
 from pilotlight.contract import ENV_TRUST_PICKLE
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.service import BaseModel, Component, ModelSpec, Runtime, Service, SupportedFormat
-from pilotlight.wire.model_formats import by_name
+from pilotlight.wire.model_formats import by_name, canonical_name
 
 ANY: Final = "*"
 # Formats whose files are pickles, unless they end in .skops.
@@ -45,7 +45,7 @@ def mismatches(entry: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]
     return tuple(
         mismatch._replace(unspecified=True) if model.guessed and mismatch.field in _GUESSED else mismatch
         for mismatch in (
-            _name("format", "modelFormat.name", canonical_format(entry.name), canonical_format(model.format)),
+            _name("format", "modelFormat.name", canonical_name(entry.name), canonical_name(model.format)),
             _version("format", "modelFormat.version", entry.version, model.format_version, entry.operator),
             _name("framework", "modelFramework.name", entry.framework, model.framework),
             _version("framework", "modelFramework.version", offered, model.framework_version, entry.framework_operator),
@@ -176,13 +176,9 @@ class Candidate:
 
 
 def evaluate_runtime(
-    runtime: Runtime,
-    service: Service,
-    component: Component,
-    model: BaseModel | None,
-    explicit: bool = False,
+    runtime: Runtime, service: Service, component: Component, model: BaseModel | None, explicit: bool = False,
     host: RuntimeHost = ANY_HOST,
-) -> Candidate:
+) -> Candidate:  # fmt: skip
     """Evaluate a runtime; a rejected one has the first reason. `explicit`: the service names it."""
     entry = _best_format(runtime, model, explicit)
     if runtime.disabled:
@@ -193,7 +189,7 @@ def evaluate_runtime(
         return Candidate(runtime, False, 0, hard.message, entry)
     if explicit:
         return Candidate(runtime, True, _score(runtime, entry), "it is named by the service", entry)
-    # Where nothing but our predictor runs, there is no other runtime that autoSelect could leave a format to.
+    # A host that runs only our predictor has no other runtime for a format without autoSelect.
     if entry is None or not (entry.auto_select or (runtime.is_pilotlight and not host.images)):
         return Candidate(runtime, False, 0, "autoSelect is off; it must be named to be used", entry)
     pickles = runtime.is_pilotlight and host.images
@@ -207,7 +203,7 @@ def evaluate_runtime(
 
 def _pickle_refusal(component: Component, model: BaseModel | None) -> str:
     """Return why our predictor leaves a model that may be a pickle to runtimes that load any; empty if it does not."""
-    if model is None or canonical_format(model.format) not in PICKLED or model.storage_uri.endswith(".skops"):
+    if model is None or canonical_name(model.format) not in PICKLED or model.storage_uri.endswith(".skops"):
         return ""
     containers = [component.runner or {}, *component.pod.get("containers", ())]
     containers += [component.model.container] if component.model is not None else []
@@ -233,7 +229,7 @@ def _best_format(runtime: Runtime, model: BaseModel | None, explicit: bool) -> S
 def _format_mismatches(runtime: Runtime, entry: SupportedFormat, model: BaseModel) -> tuple[Mismatch, ...]:
     if runtime.group == "ome":
         return mismatches(entry, model)
-    if canonical_format(entry.name) != canonical_format(model.format):
+    if canonical_name(entry.name) != canonical_name(model.format):
         message = f"the model has format {model.format}, the runtime serves {entry.name}"
         return (Mismatch("modelFormat.name", message, unspecified=model.guessed),)
     if model.format_version and model.format_version != entry.version != ANY:

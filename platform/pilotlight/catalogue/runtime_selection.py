@@ -115,13 +115,9 @@ def _without_model(service: Service, component: Component, problems: Problems) -
 
 
 def _select_best(
-    service: Service,
-    component: Component,
-    model: BaseModel,
-    catalogue: Catalogue,
-    host: RuntimeHost,
+    service: Service, component: Component, model: BaseModel, catalogue: Catalogue, host: RuntimeHost,
     problems: Problems,
-) -> Selection:
+) -> Selection:  # fmt: skip
     runtimes = _reachable(service, catalogue)
     candidates = [evaluate_runtime(runtime, service, component, model, host=host) for runtime in runtimes]
     rank = _rank(service, component, model)

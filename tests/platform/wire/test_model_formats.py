@@ -101,14 +101,8 @@ def test_a_pt_file_is_what_its_archive_holds(tmp_path: Path, inside: tuple[str, 
 
 
 def test_other_text_and_json_is_no_model(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        requirements__txt=b"numpy\n",
-        metrics__json=b'{"learner": 1',
-        tokenizer__model=b"\x0a\x0b",
-        empty__json=b"",
-    )
-    (tmp_path / "metrics.json").write_bytes(b'{"loss": 1}')
+    put(tmp_path, requirements__txt=b"numpy\n", tokenizer__model=b"\x0a\x0b", empty__json=b"")
+    put(tmp_path, metrics__json=b'{"loss": 1}')
     assert [path.name for path in tmp_path.iterdir() if detected(path)] == []
     assert detect(tmp_path) is None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct, yaml
 
-from pilotlight.wire.model_formats import find_format
+from pilotlight.wire.model_formats import canonical_name
 
 
 class ImageVariant(Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,14 +24,11 @@ def table() -> tuple[ImageVariant, ...]:
 
 def variants_for(model_format: str) -> list[ImageVariant]:
     """Return the variants that load a format, given by name or alias; all of them if it is empty."""
-    row = find_format(model_format)
-    name = row.name if row else model_format
+    name = canonical_name(model_format)
     return [variant for variant in table() if not name or name in variant.formats]
 
 
 def select_variant(model_format: str, gpus: int, named: str = "") -> ImageVariant | None:
     """Return the named variant, else the first that suits the devices; None: it, or each of them, lacks the format."""
-    for variant in variants_for(model_format):
-        if variant.name == named or (not named and variant.gpu in (None, gpus > 0)):
-            return variant
-    return None
+    fitting = variants_for(model_format)
+    return next((each for each in fitting if each.name == named or (not named and each.gpu in (None, gpus > 0))), None)

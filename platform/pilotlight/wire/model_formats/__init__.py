@@ -11,9 +11,9 @@ from pilotlight.wire.model_formats.detection import (
     only_model,
     read_settings,
 )
-from pilotlight.wire.model_formats.table import FORMATS, ModelFormat, by_name, find_format
+from pilotlight.wire.model_formats.table import FORMATS, ModelFormat, by_name, canonical_name, find_format
 
 __all__ = [
-    "FORMATS", "SETTINGS_FILE", "Detected", "ModelFormat", "by_name", "detect", "detect_file", "find_format",
-    "huggingface_config", "huggingface_phrase", "mlserver_format", "only_model", "read_settings",
+    "FORMATS", "SETTINGS_FILE", "Detected", "ModelFormat", "by_name", "canonical_name", "detect", "detect_file",
+    "find_format", "huggingface_config", "huggingface_phrase", "mlserver_format", "only_model", "read_settings",
 ]  # fmt: skip

@@ -60,6 +60,12 @@ def find_format(name: str) -> ModelFormat | None:
     return NAMED.get(name.lower())
 
 
+def canonical_name(name: str) -> str:
+    """Return the name of a format for an alias such as `torch` or `scikit-learn`; an unknown name as it is."""
+    row = find_format(name)
+    return row.name if row else name
+
+
 def by_name(filename: str) -> ModelFormat | None:
     """Return the format that a file name suggests; None for one that many formats share, such as model.json."""
     return _SUFFIXES.get(PurePath(filename).suffix.lower())

@@ -1,7 +1,7 @@
 """Engines that run as processes where their program is installed: vLLM, SGLang, llama.cpp; engine_programs.yaml.
 
-A container is one of them by its command, or by its image where it has none. Which are installed is looked up in
-folders of programs, without running any of them: those of PILOTLIGHT_ENGINE_PATH, then of this interpreter and PATH.
+The command of a container names the engine, or its image if it has no command. Installed programs are found without
+running them: in the folders of PILOTLIGHT_ENGINE_PATH, then in that of this interpreter and on PATH.
 """
 
 import os
@@ -90,11 +90,16 @@ def engine_command(image: str, command: Sequence[str], args: Sequence[str] = ())
     return None
 
 
+def container_engine(container: Mapping[str, Any]) -> str:
+    """Return the name of the engine that a container of a manifest runs; empty: none of them."""
+    image, command, args = (container.get(field) or () for field in ("image", "command", "args"))
+    named = engine_command(image or "", command, args)
+    return named.engine.name if named is not None else ""
+
+
 def engine_of(runtime: Runtime) -> str:
     """Return the name of the engine that a runtime runs; empty: none of them."""
-    main: Mapping[str, Any] = runtime.engine.get("runner") or next(iter(runtime.pod.get("containers", ())), {})
-    named = engine_command(str(main.get("image") or ""), main.get("command") or (), main.get("args") or ())
-    return named.engine.name if named is not None else ""
+    return container_engine(runtime.engine.get("runner") or next(iter(runtime.pod.get("containers", ())), {}))
 
 
 def installed_program(engine: Engine, command: Sequence[str], environ: Mapping[str, str]) -> Installed | None:
@@ -106,7 +111,7 @@ def installed_program(engine: Engine, command: Sequence[str], environ: Mapping[s
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """Return the folders that are looked through, as another process needs them in PILOTLIGHT_ENGINE_PATH."""
+    """Return the search path for programs of engines, as PILOTLIGHT_ENGINE_PATH of another process."""
     return os.pathsep.join(str(folder) for folder in _folders(environ))
 
 
@@ -116,7 +121,7 @@ def installed_engines(environ: Mapping[str, str]) -> frozenset[str]:
 
 
 def missing_program(name: str) -> str:
-    """Return the sentence about an engine of which this machine has no program."""
+    """Return the error for an engine that is not installed on this machine, with the fix."""
     (install,) = [engine.install for engine in engines() if engine.name == name]
     return (
         f"{name} is not installed on this machine; {install} (in an environment of its own: set {ENV_ENGINE_PATH} to "
@@ -142,7 +147,7 @@ def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _has(folder: Path, program: Program) -> bool:
-    """Whether the interpreter of this folder has the distribution; what Debian's has may lie in /usr/local too."""
+    """Whether the interpreter of this folder has the distribution; that of Debian also has packages in /usr/local."""
     prefixes = (folder.parent, Path("/usr/local")) if folder == Path("/usr/bin") else (folder.parent,)
     pattern = f"lib/python3*/*-packages/{program.distribution}-*.dist-info"
     return any(next(prefix.glob(pattern), None) is not None for prefix in prefixes)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct, yaml
 
-from pilotlight.catalogue.engine_programs import engine_command
+from pilotlight.catalogue.engine_programs import container_engine
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.autoscaling_annotations import KNATIVE_AUTOSCALING
 from pilotlight.k8s.model_pins import is_local
@@ -55,12 +55,6 @@ def _main(workload: Workload) -> dict[str, Json]:
     return dict(workload.template["spec"]["containers"][0])
 
 
-def _is_engine(workload: Workload) -> bool:
-    main = _main(workload)
-    image, command, args = main.get("image"), main.get("command"), main.get("args")
-    return engine_command(str(image or ""), command or (), args or ()) is not None
-
-
 def _is_foreign(workload: Workload) -> bool:
     return not is_predictor_image(str(_main(workload).get("image") or ""))
 
@@ -78,7 +72,7 @@ def _container_path(context: PlanContext, field: str = "") -> str:
 
 
 def _foreign(context: PlanContext, workload: Workload) -> str:
-    if not _is_foreign(workload) or (context.capabilities.target == "local" and _is_engine(workload)):
+    if not _is_foreign(workload) or (context.capabilities.target == "local" and container_engine(_main(workload))):
         return ""
     written = context.component.model is not None and context.component.model.runtime
     return context.path("model.runtime") if written else _container_path(context, "image")

@@ -1,7 +1,7 @@
-"""Command, environment and address of an engine of another image as a process: its program, installed on this machine.
+"""Command, environment and address of an engine that runs as a process instead of a container.
 
-catalogue/engine_programs.yaml says which program it is. The command of the manifests is kept but for its address: the
-engine listens on a port of loopback, which the system chooses. Paths of models are those of this machine.
+catalogue/engine_programs.yaml has its program, which must be installed on this machine. The arguments are those of the
+manifests except for the address, a free port of loopback. Paths of models are those of this machine.
 """
 
 import os
@@ -9,13 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pilotlight import contract
-from pilotlight.catalogue.engine_programs import (
-    EngineCommand,
-    Installed,
-    engine_command,
-    installed_program,
-    missing_program,
-)
+from pilotlight.catalogue import engine_programs
+from pilotlight.catalogue.engine_programs import EngineCommand, Installed
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
@@ -38,15 +33,14 @@ class EngineProcess(NamedTuple):
 
 def program_of(container: ContainerSpec, environ: Mapping[str, str]) -> tuple[EngineCommand, Installed]:
     """Return engine and program of a container. Raise PlatformError if it is no engine, or is not installed."""
-    named = engine_command(container.image, container.command, container.args)
+    named = engine_programs.engine_command(container.image, container.command, container.args)
     if named is None:
         problem = f"image = {container.image}, but without containers only our predictor and engines run"
         raise PlatformError(problem, "use --target docker, or platformctl render for a cluster")
-    program = installed_program(named.engine, named.command, environ)
+    program = engine_programs.installed_program(named.engine, named.command, environ)
     if program is None:
-        raise PlatformError(
-            f"image = {container.image}: {missing_program(named.engine.name)}", "or use --target docker"
-        )
+        problem = f"image = {container.image}: {engine_programs.missing_program(named.engine.name)}"
+        raise PlatformError(problem, "or use --target docker")
     return named, program
 
 
@@ -62,7 +56,7 @@ def prepare(
     args = container_command.split_flags(named.args, ADDRESS_FLAGS)[0]
     argv = [*fetch, *program.argv, *program.arguments(args), "--host", host, "--port", str(port)]
     inherited = container_command.inherited(container, environ)
-    # Programs of its environment before others of the same name.
+    # Programs of its environment shadow others of the same name.
     search = os.pathsep.join([os.path.dirname(program.argv[0]), inherited.get("PATH", os.defpath)])
     cuda = container_command.visible_devices(gpus)
     env = {

@@ -1,8 +1,8 @@
 """Launcher of `local`: replicas are processes of this machine, started by a shim or forked by a pilot light.
 
 One that is isolated (isolation/isolated_process.py), or whose model has requirements (model_environments.py), is
-prepared in a thread, and never forked. The exit of all is
-watched through the kernel. Other launchers run the client programs of their daemons with it.
+prepared in a thread, and never forked. The exit of all is watched through the kernel. Other launchers run the client
+programs of their daemons with it.
 """
 
 import asyncio
@@ -215,14 +215,14 @@ class ProcessLauncher:
     def start(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
         if launch.revision.container.isolation:
             return self._start_isolated(launch, record, observer)
+        launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
+        (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_predictor_image(launch.revision.container.image):
             return self._start_engine(launch, record, observer)
-        launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
         if (requirements := model_environments.of_container(launch.revision.container)) is not None:
             return self._start_in_environment(requirements, launch, record, observer)
         env = container_command.variables(launch, record.gpus, self.home, self.gateway_url, os.environ)
         command = container_command.command(launch.revision.container, self.python)
-        (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = ProcessHandle(self, record, observer, launch.revision.container)
         log = self.outputs.open(record.log)
         try:
@@ -241,7 +241,6 @@ class ProcessLauncher:
         """Start a new process in the environment of its model; the replica is pending while a missing one is built."""
         container = launch.revision.container
         env = container_command.variables(launch, record.gpus, self.home, self.gateway_url, os.environ)
-        (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = ProcessHandle(self, record, observer, container)
         observer.on_pending("preparing the environment of its requirements")
 
@@ -255,8 +254,6 @@ class ProcessLauncher:
 
     def _start_engine(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
         """Start the program that an image of an engine stands for (engine_process.py)."""
-        launch = container_command.with_pinned_models(launch, ModelSnapshots(self.home.models))
-        (self.home.sockets / record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         process = engine_process.prepare(launch, record.gpus, self.home, self.python, os.environ)
         port = process.address.ports[launch.revision.container.port]
         handle = ProcessHandle(self, record, observer, launch.revision.container, port)

@@ -45,7 +45,7 @@ TABLE = (
         ("sklearn",),
         ("model.joblib", "model.pkl", "model.pickle", "model.skops"),
     ),
-    # Not `data`: their libraries do not claim to withstand files of strangers.
+    # Not `data`: their libraries are not hardened against malicious files.
     BackendEntry("pilotlight_predictor.backends.xgboost", ("xgboost",), ("model.bst", "model.json", "model.ubj")),
     BackendEntry("pilotlight_predictor.backends.lightgbm", ("lightgbm",), ("model.txt", "model.bst")),
     BackendEntry("pilotlight_predictor.backends.catboost", ("catboost",), ("model.cbm",)),
@@ -75,7 +75,7 @@ def find_backend(name: str) -> BackendEntry | None:
 
 
 def backend_for_file(path: Path) -> BackendEntry | None:
-    """The backend of a model file by its name; a file that is there is opened where its name does not tell."""
+    """The backend of a model file by its name; an existing file by its content where the name is ambiguous."""
     if known := model_formats.detect_file(path):
         return find_backend(known.format.backend)
     if path.suffix in {".json", ".txt"}:  # most of them are no models

@@ -86,7 +86,7 @@ class LocalTarget:
         from pilotlight.catalogue.engine_programs import ENV_ENGINE_PATH, installed_engines
 
         values, folders = capabilities_of(self.name, self._options), self.address.engine_path
-        if self.name != "local" or not folders:  # a control process of an earlier release does not tell
+        if self.name != "local" or not folders:  # a control process of an earlier release has none
             return values
         return {**values, "engines": installed_engines({ENV_ENGINE_PATH: folders, "PATH": ""})}
 

@@ -1,7 +1,7 @@
 """Inputs and outputs of a module whose file declares none: guessed from its first layer, kept if zeros run through.
 
 Used by modules.py for TorchScript and for modules of model.py, when neither a configuration nor INPUTS describes them.
-Two runs, of two and three rows, tell which sizes of the outputs vary.
+Two runs, of two and three rows, show which sizes of the outputs vary.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 Specs = Sequence[TensorSpec]
-_IMAGE_SIZES: Final = (32, 224, 28)  # CIFAR, ImageNet, MNIST: which of them runs tells whether the size is fixed
+_IMAGE_SIZES: Final = (32, 224, 28)  # CIFAR, ImageNet, MNIST: if only one of them runs, the size is fixed
 _LENGTHS: Final = (8, 12)
 _SAMPLE: Final = """config.pbtxt: {inputs} output [ {{ name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1, -1 ] }} ]"""
 

@@ -274,7 +274,7 @@ def _option(command: list[str], name: str) -> str:
 
 
 def connections_to(port: int) -> int:
-    """Return the established connections to a port of loopback; 0 where the platform does not tell."""
+    """Return the established connections to a port of loopback; 0 on platforms without /proc."""
     try:
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     except OSError:

@@ -82,12 +82,9 @@ class DocumentOptions:
         return read(self._sources(target))
 
     def plan(
-        self,
-        *,
-        for_cluster: bool = False,
-        find_models: bool = False,
+        self, *, for_cluster: bool = False, find_models: bool = False,
         pin: "Callable[[Documents, Capabilities], Documents] | None" = None,
-    ) -> "Planned":
+    ) -> "Planned":  # fmt: skip
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict.
 
         `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless --target is given.

@@ -79,15 +79,9 @@ def name_for(uri: str) -> str:
 
 
 def document(
-    model: Model,
-    answers: Answers,
-    mode: Mode,
-    reason: str,
-    file: str,
-    target: str = "local",
-    *,
+    model: Model, answers: Answers, mode: Mode, reason: str, file: str, target: str = "local", *,
     names_mode: bool = True,
-) -> str:
+) -> str:  # fmt: skip
     """Return the whole file with comments: of OME for a model of the catalogue, else of KServe.
 
     `names_mode`: the document asks for its mode; else the target chooses it.

@@ -28,14 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("scheme", ["", "file://"])  # known before it listens, and known after the fetch
 def test_a_model_is_served_in_its_environment(model: Path, tmp_path: Path, scheme: str) -> None:
-    flags = (
-        "--model-path",
-        f"{scheme}{model}",
-        "--cache-dir",
-        str(tmp_path / "cache"),
-        "--http-port",
-        str(free_port()),
-    )
+    flags = f"--model-path={scheme}{model}", f"--cache-dir={tmp_path / 'cache'}", f"--http-port={free_port()}"
     server = RunningServer(tmp_path, *flags, env=offline(tmp_path / "wheels"), ready=False)
 
     def ready() -> bool:

@@ -32,17 +32,13 @@ TABLE = (
         "pilotlight_predictor.backends.onnxruntime", ("onnxruntime", "onnxruntime_onnx"), ("model.onnx",), data=True
     ),
     BackendEntry(
-        "pilotlight_predictor.backends.torch.backend",
-        ("torch", "pytorch", "pytorch_libtorch"),
-        ("model.pt", "model.pt2", "model.safetensors"),
-        numpy=True,  # in a model.py next to the weights
-        graphs=True,
+        "pilotlight_predictor.backends.torch.backend", ("torch", "pytorch", "pytorch_libtorch"),
+        ("model.pt", "model.pt2", "model.safetensors"), numpy=True, graphs=True,  # numpy: in a model.py
     ),
     BackendEntry("pilotlight_predictor.backends.torch.aot.backend", ("aot",), ()),
     BackendEntry("pilotlight_predictor.backends.python.backend", ("python",), ("model.py",), numpy=True),
     BackendEntry(
-        "pilotlight_predictor.backends.sklearn",
-        ("sklearn",),
+        "pilotlight_predictor.backends.sklearn", ("sklearn",),
         ("model.joblib", "model.pkl", "model.pickle", "model.skops"),
     ),
     # Not `data`: their libraries are not hardened against malicious files.
@@ -59,7 +55,7 @@ TABLE = (
     ),
     BackendEntry("pilotlight_predictor.backends.tensorrt", ("tensorrt_plan", "tensorrt"), ("model.plan",)),
     BackendEntry("pilotlight_predictor.backends.caffe2", ("caffe2_netdef", "caffe2"), ("model.netdef",)),
-)
+)  # fmt: skip
 
 
 def all_backends() -> tuple[BackendEntry, ...]:

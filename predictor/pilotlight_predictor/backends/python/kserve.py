@@ -22,6 +22,7 @@ from pilotlight_predictor.backends.python.functions import (
     attempt,
     outputs_of,
 )
+from pilotlight_predictor.backends.python.source import own_classes
 from pilotlight_predictor.core.requests import InferRequest, Outputs
 from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
@@ -35,10 +36,7 @@ def is_model_class(cls: type) -> bool:
 
 def find_model_class(module: ModuleType) -> type | None:
     """The one subclass of kserve.Model defined in the module; None if there is none."""
-    classes = [
-        value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__
-    ]
-    models = [cls for cls in classes if is_model_class(cls)]
+    models = [cls for cls in own_classes(module) if is_model_class(cls)]
     if len(models) > 1:
         names = ", ".join(cls.__name__ for cls in models)
         raise LoadFailed(f"model.py defines {len(models)} subclasses of kserve.Model ({names}), must be one")

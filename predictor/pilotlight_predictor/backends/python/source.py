@@ -157,6 +157,11 @@ def _contains(folder: Path, top: str) -> bool:
     return bare.is_dir() and any(bare.glob("*.py")) and importlib.util.find_spec(top) is None
 
 
+def own_classes(module: ModuleType) -> list[type]:
+    """Return the classes that a module defines, without those that it imports."""
+    return [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+
+
 def import_reason(error: BaseException) -> str:
     """Return the reason of a failed import or start of user code; of a missing package with the fix."""
     if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.functions import declared
-from pilotlight_predictor.backends.python.source import UserModule
+from pilotlight_predictor.backends.python.source import UserModule, own_classes
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.derived_signature import derive, sample_config
 from pilotlight_predictor.backends.torch.forward_signature import Argument
@@ -280,8 +280,7 @@ def _factory(source: UserModule, spec: LoadSpec) -> "Callable[[], torch.nn.Modul
 
     name = spec.config.parameters.get("MODULE", "build")
     factory: Callable[[], torch.nn.Module] | None = getattr(source.module, name, None)
-    classes = [each for each in vars(source.module).values() if isinstance(each, type) and _defined(each, source)]
-    modules = [each for each in classes if issubclass(each, torch.nn.Module)]
+    modules = [cls for cls in own_classes(source.module) if issubclass(cls, torch.nn.Module)]
     if factory is None and name == "build" and len(modules) == 1:
         factory = modules[0]
     if not callable(factory):
@@ -290,11 +289,6 @@ def _factory(source: UserModule, spec: LoadSpec) -> "Callable[[], torch.nn.Modul
             f"MODULE to the name of a class or function in it"
         )
     return factory
-
-
-def _defined(cls: type, source: UserModule) -> bool:
-    """Whether model.py defines the class, rather than importing it."""
-    return cls.__module__ == source.module.__name__
 
 
 def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:

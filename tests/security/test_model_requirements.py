@@ -2,6 +2,7 @@
 installed."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,26 @@ LINES = (
 def test_a_line_that_is_no_name_of_a_package_is_refused(line: str) -> None:
     with pytest.raises(RequirementsRefused, match=r"requirements\.txt, line"):
         judge(f"smaller\n{line}\n".encode(), "requirements.txt")
+
+
+@pytest.mark.parametrize("line", ["a{}@", "a=={}@", "a; x{}@"])
+@pytest.mark.parametrize("space", [" ", "\t", "\\\n"])
+def test_a_long_run_of_spaces_does_not_stall_the_platform(line: str, space: str) -> None:
+    """400 of them took 25 s, with the fourth power of their number."""
+    before = time.process_time()
+    with pytest.raises(RequirementsRefused):
+        judge(line.format(space * 50_000).encode(), "requirements.txt")
+    assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize("project", ["tool = 1", "[tool]\nuv = 1", f"a = {'[' * 100_000}", "a = "])
+def test_a_project_that_cannot_be_read_is_refused(tmp_path: Path, project: str) -> None:
+    for name, text in {"model.py": "", "uv.lock": "version = 1", "pyproject.toml": project}.items():
+        (tmp_path / name).write_text(text)
+    requirements = find(str(tmp_path))
+    assert requirements is not None
+    with pytest.raises(RequirementsRefused, match=r"pyproject\.toml cannot be read"):
+        environment.ensure(requirements, tmp_path / "environments", os.environ, print)
 
 
 def test_no_code_of_a_package_runs_while_it_is_installed(tmp_path: Path) -> None:

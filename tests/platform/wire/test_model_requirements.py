@@ -91,7 +91,7 @@ legacy (>=1.0)
         "tiny == 1.0",
         'numpy>=2,<3 ; python_version >= "3.11"',
         "transformers[torch,vision] ~= 5.0",
-        "pinned==1.0      --hash=sha256:00ff      --hash=sha256:11ee",
+        "pinned==1.0 --hash=sha256:00ff --hash=sha256:11ee",
         "legacy (>=1.0)",
     )
 

@@ -181,10 +181,11 @@ def _exported(requirements: Requirements, stage: Path, run: _Uv) -> tuple[str, .
     """Return the lines of a lock file, from a copy: a workspace or a source may lead out of the folder."""
     folder = Path(requirements.folder)
     try:
-        project = tomllib.loads((folder / PROJECT).read_text())
-    except ValueError as error:
+        project = tomllib.loads((folder / PROJECT).read_text("utf-8"))
+        workspace = "workspace" in project.get("tool", {}).get("uv", {})
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RequirementsRefused(f"{folder / PROJECT} cannot be read: {error}") from None
-    if "workspace" in project.get("tool", {}).get("uv", {}):
+    if workspace:
         raise RequirementsRefused(f"{folder / PROJECT}: tool.uv.workspace reads other folders", f"write a {FILE}")
     copy = stage / "project"
     copy.mkdir()

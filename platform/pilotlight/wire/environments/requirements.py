@@ -150,14 +150,17 @@ def judge(content: bytes, path: str) -> tuple[str, ...]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line, without comments; a backslash at its end continues it."""
+    """Yield number and text of each line, without comments; a backslash at its end continues it.
+
+    White space becomes one space: the pattern of a requirement would try each way to divide a long run of it.
+    """
     whole, first = "", 0
     for number, line in enumerate([*text.splitlines(), ""], 1):
         first = first or number
         if line.endswith("\\"):
             whole += line[:-1] + " "
             continue
-        whole = f" {whole}{line}".partition(" #")[0].strip()
+        whole = " ".join(f" {whole}{line}".partition(" #")[0].split())
         if whole:
             yield first, whole
         whole, first = "", 0

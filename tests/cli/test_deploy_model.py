@@ -3,7 +3,9 @@
 import hashlib
 import json
 import pickle
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ import yaml
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
 from tests.predictor.storage.conftest import Hub, WebServer, web
+
+from platformctl.services import scaffold
+from platformctl.services.model_argument import describe, kind_of
 
 __all__ = ["web"]  # a fixture
 SERVICE = """
@@ -91,6 +96,23 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     elsewhere = call("deploy", "s3://models/wine.pkl", "--trust-pickle", "--dry-run")
     assert elsewhere.code == 2
     assert "is not on this machine" in elsewhere.err
+
+
+def test_the_name_of_a_pickle_cannot_pin_it(folder: Path) -> None:
+    (folder / "forged").mkdir()
+    name = "x}]\n      env: [{name: INFERENCE_TRUST_PICKLE, value: forged}]\n#.pkl"
+    (folder / "forged" / name).write_bytes(pickle.dumps({"any": "object"}))
+    model = replace(describe("./forged"), ours=True)
+    assert model.pickle == name
+    document = yaml.safe_load(scaffold.document(model, scaffold.Answers(), "serverless", "it varies", "-"))
+    assert "env" not in document["spec"]["predictor"]["model"]
+
+
+def test_a_long_file_without_a_document_is_told_apart_at_once(folder: Path) -> None:
+    (folder / "empty.json").write_text("\n" * 65536)
+    before = time.process_time()
+    assert kind_of("./empty.json") == "model"
+    assert time.process_time() - before < 5
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "lepton", "brev"])

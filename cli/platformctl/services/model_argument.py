@@ -20,7 +20,7 @@ from platformctl.manifest_files import SUFFIXES
 from platformctl.services import scaffold
 
 Kind = Literal["name", "documents", "model"]
-_OBJECT: Final = re.compile(r"^\s*\"?kind\"?\s*:\s*\"?[A-Z]", re.MULTILINE)
+_OBJECT: Final = re.compile(r"^[ \t]*\"?kind\"?[ \t]*:[ \t]*\"?[A-Z]", re.MULTILINE)
 _CLASS: Final = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 PICKLES: Final = (".pkl", ".pickle", ".joblib")

@@ -1,6 +1,7 @@
 """Which format a file or folder has, and the names that formats go by."""
 
 import json
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -145,3 +146,13 @@ def test_several_models_of_one_format_leave_the_choice_open(tmp_path: Path) -> N
     chosen = only_model(put(tmp_path, model__onnx=b""))
     assert chosen is not None
     assert chosen.file.name == "model.onnx"
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"architectures": 5}', '{"architectures": {"A": 1}}', None])
+def test_a_configuration_that_cannot_be_read_is_no_model(tmp_path: Path, text: str | None) -> None:
+    """None: it is a FIFO, which opening would wait for."""
+    if text is None:
+        os.mkfifo(tmp_path / "config.json")
+    else:
+        (tmp_path / "config.json").write_text(text)
+    assert detect(tmp_path) is None

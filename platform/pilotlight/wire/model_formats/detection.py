@@ -12,6 +12,7 @@ _OPENED: Final = frozenset(
     {".pt", ".pth", ".ckpt", ".jit", ".bst", ".json", ".txt", ".model", ".bin", ".pkl", ".pickle", ".joblib"}
 )
 _HEAD: Final = 1 << 16
+_MAX_JSON: Final = 64 << 20
 _TORCH_LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # first bytes of torch.save before 1.6
 _PICKLED: Final = {
     b"sklearn.": "scikit-learn estimator", b"xgboost.": "XGBoost estimator", b"lightgbm.": "LightGBM estimator",
@@ -133,7 +134,8 @@ def huggingface_phrase(folder: Path) -> str:
 
 def huggingface_config(folder: Path) -> Mapping[str, Any]:
     """Return the config.json of a folder; empty if it has none that can be read."""
-    return _json(folder / "config.json")
+    config = _json(folder / "config.json")
+    return config if isinstance(config.get("architectures") or [], list) else {}
 
 
 def read_settings(folder: Path) -> Mapping[str, Any]:
@@ -150,7 +152,9 @@ def _json(path: Path) -> Mapping[str, Any]:
     import json
 
     try:
+        if not path.is_file() or path.stat().st_size > _MAX_JSON:  # a FIFO or device would not end
+            return {}
         document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -1,11 +1,13 @@
 """Import of torch and transformers, for the backends `text` and `huggingface`."""
 
+import json
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.repository.model_config import stays_inside
 
 LOADING: Final = Lock()  # transformers' lazy imports are not thread-safe
 TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.spm")
@@ -27,6 +29,18 @@ def import_transformers(*names: str) -> Any:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     return transformers
+
+
+def check_shards(folder: Path) -> None:
+    """Raise LoadFailed if an index of weights names a file outside of the folder, which transformers would read."""
+    for index in folder.glob("*.index.json"):
+        try:
+            names = set(json.loads(index.read_bytes())["weight_map"].values())
+            outside = [name for name in names if not stays_inside(name)]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise LoadFailed(f"{index.name} of {folder.name} cannot be read: {first_line(error)}") from None
+        if outside:
+            raise LoadFailed(f"{index.name} of {folder.name} names {outside[0]}, which is outside of the folder")
 
 
 def load_part(auto_class: str, folder: Path, model: str) -> Any:

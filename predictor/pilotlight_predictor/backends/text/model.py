@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pilotlight_predictor.backends.base import LoadSpec, first_line
 from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
+from pilotlight_predictor.backends.transformers_library import check_shards
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 
@@ -188,6 +189,7 @@ def load_model(spec: LoadSpec, folder: Path) -> TextModel:
     import torch
     from transformers import AutoModelForCausalLM
 
+    check_shards(folder)
     device = torch.device(str(spec.device))
     if spec.threads:
         torch.set_num_threads(spec.threads)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,9 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     (variable,) = yaml.safe_load((folder / "wine.yaml").read_text())["spec"]["predictor"]["model"]["env"]
     digest = hashlib.sha256((folder / "wine.pkl").read_bytes()).hexdigest()
     assert variable == {"name": "INFERENCE_TRUST_PICKLE", "value": f"wine.pkl={digest}"}
+    pasted = call("deploy", "wine.pkl", "--trust-pickle", variable["value"], "--dry-run")  # as the predictor writes it
+    assert pasted.code == 2
+    assert "--trust-pickle takes no value here" in pasted.err
     elsewhere = call("deploy", "s3://models/wine.pkl", "--trust-pickle", "--dry-run")
     assert elsewhere.code == 2
     assert "is not on this machine" in elsewhere.err
@@ -113,6 +117,15 @@ def test_a_long_file_without_a_document_is_told_apart_at_once(folder: Path) -> N
     before = time.process_time()
     assert kind_of("./empty.json") == "model"
     assert time.process_time() - before < 5
+
+
+def test_a_whole_module_of_torch_is_a_pickle_too(call: Call, folder: Path) -> None:
+    with zipfile.ZipFile(folder / "net.pt", "w") as archive:
+        archive.writestr("net/data.pkl", b"\x80\x02c__main__\nNet\nctorch.nn.modules.linear\nLinear\n")
+    refused = call("deploy", "net.pt", "--dry-run")
+    assert (refused.code, refused.out) == (2, "")
+    assert "net.pt is a pickle, which runs code of its author" in refused.err
+    assert call("deploy", "net.pt", "--trust-pickle", "--dry-run").code == 0
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "lepton", "brev"])

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.targets.table import EMBEDDED
-from pilotlight.wire.model_formats import FORMATS, ModelFormat, by_name, detect, find_format
+from pilotlight.wire.model_formats import FORMATS, WHOLE_MODULE, ModelFormat, by_name, detect, detect_file, find_format
 from platformctl.manifest_files import SUFFIXES
 from platformctl.services import scaffold
 
@@ -102,6 +102,8 @@ def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.M
         return replace(model, pickle=PurePosixPath(model.uri).name if may_be else "")
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     pickles = [each for each in files if each.suffix in PICKLES and model.format in ("sklearn", "mlflow")]
+    if model.phrase == WHOLE_MODULE:
+        pickles = [each for each in files if (known := detect_file(each)) and known.phrase == WHOLE_MODULE]
     if not trust:
         return replace(model, pickle=pickles[0].name if pickles else "")
     vouched = [each for each in files if each.suffix in (*PICKLES, ".pt", ".pth", ".pt2", ".ckpt")]

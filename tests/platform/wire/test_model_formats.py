@@ -119,6 +119,12 @@ def test_other_text_and_json_is_no_model(tmp_path: Path) -> None:
         ({"config__json": b'{"model_type": "bert"}', "model__onnx": b""}, "onnx"),
         ({"model__py": b"", "model__safetensors": b""}, "safetensors"),
         ({"model__py": b"", "model__joblib": b""}, "python"),
+        ({"model__py": b"class Net(nn.Module):\n", "last__safetensors": b""}, "safetensors"),
+        ({"model__py": b"class Model(torch.nn.Module):\n", "net__ckpt": b""}, "pytorch"),
+        ({"model__py": b"def build():\n", "net__pth": b""}, "pytorch"),
+        ({"model__py": b"class Net(nn.Module):\n\nclass Model:\n", "net__pth": b""}, "python"),
+        ({"model__py": b"class Churn(kserve.Model):\n", "net__pth": b""}, "python"),
+        ({"model__py": b"def predict(x):\n", "net__pth": b""}, "python"),
         ({"iris__joblib": b"", "requirements__txt": b"x"}, "sklearn"),
         ({"iris__onnx": b"", "scaler__pkl": b"", "util__py": b""}, "onnx"),
         ({"a__safetensors": b"", "b__safetensors": b""}, "safetensors"),
@@ -156,3 +162,17 @@ def test_a_configuration_that_cannot_be_read_is_no_model(tmp_path: Path, text: s
     else:
         (tmp_path / "config.json").write_text(text)
     assert detect(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "phrase"),
+    [(b"\x80\x02c__main__\nNet\nq\x00ctorch.nn.modules.linear\nLinear\n", "PyTorch module (pickle)"),
+     (b"\x80\x02ccollections\nOrderedDict\nctorch._utils\n_rebuild_tensor_v2\n", "PyTorch weights (torch.save)")],
+)  # fmt: skip
+def test_a_whole_module_is_told_from_its_weights(tmp_path: Path, content: bytes, phrase: str) -> None:
+    path = tmp_path / "net.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("net/data.pkl", content)
+    found = detect(path)
+    assert found is not None
+    assert found.phrase == phrase

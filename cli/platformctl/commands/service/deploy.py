@@ -1,6 +1,7 @@
 """`platformctl deploy`: apply documents to a target and follow progress; prints the URL at the end."""
 
 import os
+import re
 import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -91,6 +92,9 @@ def _resolve_words(document_options: options.DocumentOptions, model_options: Mod
     kinds = {model_argument.kind_of(word) for word in words} if not document_options.files else set()
     if kinds == {"model"} and len(words) == 1:
         return _with_document(words[0], document_options, model_options)
+    if "model" in kinds and model_options.trust_pickle and any(re.search("=[0-9a-fA-F]{64}$", word) for word in words):
+        fix = "leave the value out: every pickle of the model is pinned by its SHA-256"
+        raise UsageError("--trust-pickle takes no value here", fix)
     for option, value in asdict(model_options).items():
         if value not in (None, False):
             flag = f"--{option.removeprefix('model_').replace('_', '-')}"
@@ -119,7 +123,9 @@ def _with_document(
     if model.pickle and model.ours and "://" not in word and not model_options.trust_pickle:
         message = f"{model.pickle} is a pickle, which runs code of its author when it is loaded"
         line = f"platformctl deploy {shlex.quote(word)} --trust-pickle"
-        raise UsageError(message, f"if you trust it: {line}; else save it in another format, such as skops or ONNX")
+        raise UsageError(
+            message, f"if you trust it: {line}; else save it in another format, such as skops, safetensors or ONNX"
+        )
     model = replace(model, uri=model_argument.seen_from(model.uri, file))
     mode, reason = scaffold.recommend(scaffold.Answers())
     text = scaffold.document(model, scaffold.Answers(), mode, reason, file, target, names_mode=False)

@@ -2,6 +2,7 @@
 
 from pilotlight.wire.model_formats.detection import (
     SETTINGS_FILE,
+    WHOLE_MODULE,
     Detected,
     detect,
     detect_file,
@@ -14,6 +15,7 @@ from pilotlight.wire.model_formats.detection import (
 from pilotlight.wire.model_formats.table import FORMATS, ModelFormat, by_name, canonical_name, find_format
 
 __all__ = [
-    "FORMATS", "SETTINGS_FILE", "Detected", "ModelFormat", "by_name", "canonical_name", "detect", "detect_file",
+    "FORMATS", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name", "canonical_name", "detect",
+    "detect_file",
     "find_format", "huggingface_config", "huggingface_phrase", "mlserver_format", "only_model", "read_settings",
 ]  # fmt: skip

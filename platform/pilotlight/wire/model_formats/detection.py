@@ -14,10 +14,16 @@ _OPENED: Final = frozenset(
 _HEAD: Final = 1 << 16
 _MAX_JSON: Final = 64 << 20
 _TORCH_LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # first bytes of torch.save before 1.6
+WHOLE_MODULE: Final = "PyTorch module (pickle)"  # by torch.save(model, FILE)
 _PICKLED: Final = {
     b"sklearn.": "scikit-learn estimator", b"xgboost.": "XGBoost estimator", b"lightgbm.": "LightGBM estimator",
     b"catboost.": "CatBoost estimator", b"torch": "PyTorch object",
 }  # fmt: skip
+# What the Python backend runs; a model.py without it builds the module of the weights beside it.
+_PYTHON_MODEL: Final = re.compile(
+    rb"^(?:async )?def predict\b|^class (?:Model|TritonPythonModel)\b(?!\([^)]*Module\))|^class \w+\([^)]*\bModel\)",
+    re.MULTILINE,
+)
 SETTINGS_FILE: Final = "model-settings.json"  # of MLServer
 # Runtimes of MLServer by module; the class has the same words.
 _MLSERVER: Final = {
@@ -55,12 +61,16 @@ def detect(path: Path) -> Detected | None:
 
 
 def only_model(folder: Path) -> Detected | None:
-    """Return the model among the files of a folder: the only one, else the one called model.* (of several formats the
-    first of the table), else the only one that is no code and no pickle; None if that is not one."""
+    """Return the model among the files of a folder: the only one, else the weights that a model.py builds the module
+    of, else the one called model.* (of several formats the first of the table), else the only one that is no code and
+    no pickle; None if that is not one."""
     models = _models(folder)
     named = sorted((m for m in models if m.file.stem == "model"), key=lambda model: FORMATS.index(model.format))
     data = [model for model in models if model.format.name not in {"python", "sklearn"}]
-    return next((each[0] for each in (models, named[:1], data) if len(each) == 1), None)
+    weights = [model for model in data if model.format.name in {"pytorch", "safetensors"}]
+    if [model.file.name for model in named] != ["model.py"] or _PYTHON_MODEL.search(named[0].file.read_bytes()):
+        weights = []
+    return next((each[0] for each in (models, weights, named[:1], data) if len(each) == 1), None)
 
 
 def _models(folder: Path) -> list[Detected]:
@@ -102,17 +112,23 @@ def _opened(path: Path, head: bytes) -> tuple[ModelFormat, str] | None:
 def _archive(path: Path) -> tuple[ModelFormat, str] | None:
     """Return the format of a zip archive of torch: TorchScript has code, torch.save data alone."""
     import zipfile
+    import zlib
 
     try:
-        names = zipfile.ZipFile(path).namelist()
-    except (OSError, zipfile.BadZipFile):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            pickled = next((name for name in names if name.endswith("/data.pkl")), None)
+            head = archive.open(pickled).read(_HEAD) if pickled else b""
+    except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error):  # damaged, or encrypted
         return None
     if any(name.endswith("/models/model.json") or name == "serialized_exported_program.json" for name in names):
         row = NAMED["torch-export"]
     elif any(name.endswith("/constants.pkl") for name in names):
         row = NAMED["torchscript"]
-    elif any(name.endswith("/data.pkl") for name in names):
+    elif pickled:
         row = NAMED["pytorch"]
+        if b"ctorch.nn.modules." in head:  # classes, which a state dict has none of
+            return row, WHOLE_MODULE
     else:
         return None
     return row, row.phrase

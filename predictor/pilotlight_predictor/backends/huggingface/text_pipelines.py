@@ -36,6 +36,7 @@ class TextPipeline(Pipeline):
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         super().__init__(model, settings)
         self.tokenizer = load_part("AutoTokenizer", model.folder, model.name)
+        self.sample = {each.name: strings([b"warm-up"]) for each in self.inputs if not each.optional}
         self._lock = Lock()  # a call changes the tokenizer's settings for a moment
         self._length = min(self._longest(), settings.max_length or self._longest())
 
@@ -51,7 +52,10 @@ class TextPipeline(Pipeline):
         """Return the tokens of the rows as torch tensors, those of `options` included."""
         arguments = {"padding": len(texts[0]) > 1, "truncation": True, "max_length": self._length} | options
         with self._lock:
-            return self.tokenizer(*texts, return_tensors="pt", verbose=False, **arguments)
+            encoded = self.tokenizer(*texts, return_tensors="pt", verbose=False, **arguments)
+        if not encoded["input_ids"].numel():  # a tokenizer without special tokens, such as GPT-2's
+            raise BadRequest("the text is empty: the tokenizer makes no token of it")
+        return encoded
 
 
 class TextClassification(TextPipeline):

@@ -9,6 +9,7 @@ import pytest
 from tests.predictor.backends.huggingface.conftest import answers, load_folder, request
 from tests.predictor.backends.huggingface.tiny_tasks import ENTITIES, LENGTH, MOODS, write_bert, write_t5
 
+from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.errors import BadRequest
 
 pytest.importorskip("transformers")
@@ -186,3 +187,14 @@ def generated(folder: Path, texts: list[str], count: int) -> list[str]:
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     rows = [model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=count)[0] for text in texts]
     return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in rows]
+
+
+def test_a_tokenizer_without_special_tokens_refuses_empty_texts_and_is_warmed_up(models: Path) -> None:
+    folder = write_bert(models / "bare", "ForSequenceClassification", id2label=MOODS)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": None}))
+    instance = load_folder(folder)
+    with pytest.raises(BadRequest, match="the text is empty"):
+        instance.execute([request(text=[""])])
+    assert instance.sample is not None
+    assert instance.execute([InferRequest("tiny", instance.sample)])

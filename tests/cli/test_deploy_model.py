@@ -119,6 +119,13 @@ def test_a_long_file_without_a_document_is_told_apart_at_once(folder: Path) -> N
     assert time.process_time() - before < 5
 
 
+def test_an_empty_folder_is_said_to_be_empty(call: Call, folder: Path) -> None:
+    (folder / "nothing").mkdir()
+    done = call("deploy", "./nothing", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert "./nothing is an empty folder" in done.err
+
+
 def test_a_whole_module_of_torch_is_a_pickle_too(call: Call, folder: Path) -> None:
     with zipfile.ZipFile(folder / "net.pt", "w") as archive:
         archive.writestr("net/data.pkl", b"\x80\x02c__main__\nNet\nctorch.nn.modules.linear\nLinear\n")

@@ -69,6 +69,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     detected = detect(Path(path)) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
     if known is None and not model_format:
+        if local and Path(path).is_dir() and not any(Path(path).iterdir()):
+            raise UsageError(f"{word} is an empty folder")
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
         raise UsageError(f"{word} does not tell its format; say it with --format: {names}")
     name = known.name if known else model_format

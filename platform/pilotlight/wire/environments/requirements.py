@@ -55,7 +55,7 @@ class Requirements(NamedTuple):
 
 
 def find(model: str, *, links: bool = True) -> Requirements | None:
-    """Return the requirements of the model at a path: a .py file, its folder, weights beside it, Triton's layout, or their file.
+    """Return the requirements of a model: a .py file, its folder, weights beside it, Triton's layout, or their file.
 
     Raise RequirementsRefused for what is not installed, and for models of one folder that differ in them. `links` are
     followed, else refused: a refusal shows a line of the file.

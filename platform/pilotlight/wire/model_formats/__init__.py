@@ -16,6 +16,6 @@ from pilotlight.wire.model_formats.table import FORMATS, ModelFormat, by_name, c
 
 __all__ = [
     "FORMATS", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name", "canonical_name", "detect",
-    "detect_file",
-    "find_format", "huggingface_config", "huggingface_phrase", "mlserver_format", "only_model", "read_settings",
+    "detect_file", "find_format", "huggingface_config", "huggingface_phrase", "mlserver_format", "only_model",
+    "read_settings",
 ]  # fmt: skip

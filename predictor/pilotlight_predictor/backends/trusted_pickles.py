@@ -36,7 +36,7 @@ def refusal(path: Path, what: str, instead: str) -> LoadFailed:
         digest = _digest(file)
     return LoadFailed(
         f"{path.name} holds {what}, which can run any code when it is read: {instead}, or, if you trust its author, "
-        f"set --trust-pickle {path.name}={digest}"
+        f"set --trust-pickle {path.name}={digest} (in a document: INFERENCE_TRUST_PICKLE in the model's env)"
     )
 
 

@@ -257,7 +257,9 @@ def test_a_pickle_with_code_is_refused_with_what_to_set(tmp_path: Path, spec: Ca
     path = tmp_path / "model.pt"
     torch.save(Planted(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(LoadFailed, match=f"set --trust-pickle model.pt={digest}"):
+    with pytest.raises(
+        LoadFailed, match=f"set --trust-pickle model.pt={digest} .in a document: INFERENCE_TRUST_PICKLE"
+    ):
         backend.load(spec(path))
     assert not planted()
 

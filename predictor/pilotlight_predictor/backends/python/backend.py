@@ -208,7 +208,8 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
         return model
     raise LoadFailed(
         f"{spec.path.name} of model {spec.config.name!r} defines none of: def predict, class Model, "
-        f"class TritonPythonModel, a subclass of kserve.Model"
+        f"class TritonPythonModel, a subclass of kserve.Model; the parameter class names another one "
+        f"(platformctl deploy {spec.path.name}:CLASS)"
     )
 
 

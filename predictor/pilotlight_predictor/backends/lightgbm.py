@@ -31,6 +31,9 @@ class Booster:
         self.width = count.value
         self._call("LGBM_BoosterGetNumClasses", self._handle, ctypes.byref(count))
         self._classes = count.value
+        self._call("LGBM_BoosterNumModelPerIteration", self._handle, ctypes.byref(count))
+        if count.value != self._classes:  # it would write as many results, past the end of ours
+            raise ValueError(f"it has {count.value} trees per iteration for num_class={self._classes}")
 
     def _call(self, name: str, *arguments: Any) -> None:
         if getattr(self._library, name)(*arguments):
@@ -45,7 +48,7 @@ class Booster:
             "LGBM_BoosterGetFeatureNames", self._handle, self.width, ctypes.byref(count), ctypes.c_size_t(_NAME_LENGTH),
             ctypes.byref(longest), pointers,
         )  # fmt: skip
-        return [buffer.value.decode() for buffer in buffers]
+        return [buffer.value.decode(errors="replace") for buffer in buffers]  # longer ones are cut
 
     def predict(self, table: Array) -> Array:
         table = numbers(table)

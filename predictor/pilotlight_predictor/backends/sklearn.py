@@ -89,13 +89,13 @@ def _read_skops(spec: LoadSpec) -> Any:
         from skops import io
     except ImportError:
         raise LoadFailed("files of skops need the sklearn extra: pip install 'pilotlight[sklearn]'") from None
-    untrusted = io.get_untrusted_types(file=spec.path)
+    content = spec.path.read_bytes()  # once: the types that are judged must be those that are loaded
+    untrusted = io.get_untrusted_types(data=content)
     if untrusted:
-        open_trusted(
-            spec.path, spec.trusted_pickles, f"types that skops does not trust ({', '.join(untrusted)})",
-            "use types of scikit-learn alone",
-        ).close()  # fmt: skip
-    return io.load(spec.path, trusted=untrusted)
+        what = f"types that skops does not trust ({', '.join(untrusted)})"
+        with open_trusted(spec.path, spec.trusted_pickles, what, "use types of scikit-learn alone") as file:
+            content = file.read()
+    return io.loads(content, trusted=untrusted)
 
 
 def _log_version_skew(spec: LoadSpec, skew: list[Any]) -> None:

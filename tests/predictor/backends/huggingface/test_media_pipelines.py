@@ -2,6 +2,7 @@
 
 import base64
 import io
+import struct
 import wave
 from pathlib import Path
 
@@ -97,11 +98,12 @@ def test_whisper_transcribes_as_by_the_pipeline_without_beams(models: Path) -> N
     [
         (b"no audio", "input 'audio' is no WAV file of PCM"),
         (b"", "input 'audio' is no WAV file of PCM"),
-        (wav(np.zeros(100), rate=8000), "has 8000 samples a second and 0.0 s, expected 16000 and at most 30 s"),
-        (wav(np.zeros(16000 * 31)), "has 16000 samples a second and 31.0 s"),
+        (wav(np.zeros(100), rate=8000), "has 8000 samples a second and 100 samples, expected 16000 and at most 30 s"),
+        (wav(np.zeros(100)).replace(struct.pack("<I", 16000), bytes(4)), "has 0 samples a second"),
+        (wav(np.zeros(16000 * 31)), "has 16000 samples a second and 496000 samples"),
         (wav(np.zeros(0)), "has 0 samples of 16 bits"),
     ],
-    ids=["text", "empty", "rate", "length", "nothing"],
+    ids=["text", "empty", "rate", "no rate", "length", "nothing"],
 )
 def test_audio_that_the_model_cannot_take_is_refused(ctc: HuggingFaceInstance, data: bytes, message: str) -> None:
     with pytest.raises(BadRequest, match=message):

@@ -43,14 +43,18 @@ Json = Any
 SERVES_MODEL = ("engine", "decoder", "predictor")
 
 
+def runs_images(capabilities: Capabilities) -> bool:
+    """Whether the target runs containers; else it runs processes of the machine's own installation."""
+    container = capabilities.target_options.get("container", "none")
+    return capabilities.target != "local" and (capabilities.target != "slurm" or container != "none")
+
+
 def runtime_host(capabilities: Capabilities, service: Service) -> RuntimeHost:
     """Return what the target runs. Clouds run other images only without a model, which those cannot fetch there."""
-    target, container = capabilities.target, capabilities.target_options.get("container", "none")
     parts = service.components.values()
     has_model = service.model is not None or any(part.model and part.model.storage_uri for part in parts)
-    alone = target == "local" or (target == "slurm" and container == "none")
-    images = not (alone or (target in ("lepton", "brev") and has_model))
-    return RuntimeHost(target, images, capabilities.engines)
+    images = runs_images(capabilities) and not (capabilities.target in ("lepton", "brev") and has_model)
+    return RuntimeHost(capabilities.target, images, capabilities.engines)
 
 
 def choose_runtime(service: Service, catalogue: Catalogue, capabilities: Capabilities, log: DecisionLog) -> Selection:
@@ -198,7 +202,7 @@ def _with_own_image(
     if not choice.is_pilotlight or choice.container.get("image") not in published:
         return choice
     image = capabilities.own_image()
-    if capabilities.image == PUBLISHED_IMAGE and component.role in SERVES_MODEL:
+    if capabilities.image == PUBLISHED_IMAGE and component.role in SERVES_MODEL and runs_images(capabilities):
         model_format, named = choice.model.format if choice.model else "", service.annotations.get(IMAGE_VARIANT, "")
         variant = select_variant(model_format, quantities.gpu_count(choice.container), named)
         if variant is None:

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.catalogue.runtime_selection import select_runtime
-from pilotlight.plan.component_runtime import runtime_host
+from pilotlight.plan.component_runtime import runs_images, runtime_host
+from pilotlight.plan.support.image_variants import select_variant
 from pilotlight.plan.support.target_support import TARGETS
 from pilotlight.plan.types import Capabilities
 from pilotlight.spec.service import Component, ModelSpec, Service
@@ -30,7 +31,8 @@ names. Files of this machine are served on `local`, `docker` and `slurm`; elsewh
 RUNTIMES: Final = """
 ## Which runtime serves it
 
-**ours**: our own predictor is chosen. *ours*: it serves the format if `runtime: pilotlight` names it. Any other name:
+**ours**: our own predictor is chosen. *ours*: it serves the format if `runtime: pilotlight` names it. own image: our
+predictor, in an [image of yours](images.md) with the library, since none of ours has it. Any other name:
 that [runtime](catalogue.md#which-runtime) is chosen, with its image; (v2): for `protocolVersion: v2`. –: nothing serves
 it there; `platformctl explain
 --runtime` says why.
@@ -83,8 +85,14 @@ def cell(row: Row, target: str) -> tuple[str, ModelSpec | None]:
     return "", None
 
 
+def lacks_image(row: Row, target: str) -> bool:
+    return runs_images(Capabilities(target=target)) and select_variant(row.format, 0) is None
+
+
 def shown(row: Row, target: str) -> str:
     name, spec = cell(row, target)
+    if name == "pilotlight" and lacks_image(row, target):
+        return "own image"
     if name == "pilotlight":
         return "*ours*" if spec and spec.runtime else "**ours**"
     return f"`{name}`{' (v2)' if spec and spec.protocol else ''}" if name else "–"

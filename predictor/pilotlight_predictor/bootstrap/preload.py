@@ -18,8 +18,8 @@ _SERVER_MODULES: Final = (
     "pilotlight_predictor.config", "pilotlight_predictor.bootstrap.startup",
     "pilotlight_predictor.bootstrap.application", "pilotlight_predictor.frontends.http.aiohttp_server",
     "pilotlight_predictor.metrics.cpu_readings", "pilotlight_predictor.metrics.gpu_readings",
-    "pilotlight_predictor.repository.config_reader", "ctypes", "inspect", "numpy.random", "orjson", "traceback",
-    "uvloop",
+    "pilotlight_predictor.repository.config_reader", "pilotlight_predictor.repository.environment", "ctypes",
+    "inspect", "numpy.random", "orjson", "traceback", "uvloop",
 )  # fmt: skip
 _TORCH_MODULES: Final = (
     "pilotlight_predictor.backends.torch.backend", "pilotlight_predictor.backends.torch.aot.package_lookup",

@@ -176,7 +176,7 @@ def test_a_deployment_is_replaced_without_a_failed_request(platform: Platform) -
 
 def test_what_one_machine_cannot_do_is_refused_with_the_reason(platform: Platform) -> None:
     text = (Path(__file__).parents[3] / "examples" / "services" / "deepseek-multi-node.yaml").read_text()
-    with pytest.raises(PlatformError, match="one machine here; remove the workers, or --target kubernetes"):
+    with pytest.raises(PlatformError, match="local runs no images but our own predictor; use --target kubernetes"):
         platform.deploy(text)
     assert platform.target.list(None) == ()
 

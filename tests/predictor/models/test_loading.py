@@ -279,10 +279,13 @@ def write_capable(repository: Path, default: str) -> None:
         (version / f"cc{number}.py").write_text(text.replace("* 1", f"* {number}"))
 
 
-ENDINGS = ".onnx, .pt, .pt2, .safetensors, .py, .savedmodel, .graphdef, .plan, .netdef"
+ENDINGS = (
+    ".onnx, .pt, .pt2, .safetensors, .py, .joblib, .pkl, .pickle, .skops, .bst, .json, .ubj, .txt, .cbm, .savedmodel,"
+    " .graphdef, .plan, .netdef"
+)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("x.joblib", ".joblib files"), ("weights", "files without an ending")])
+@pytest.mark.parametrize(("name", "kind"), [("x.zip", ".zip files"), ("weights", "files without an ending")])
 def test_a_file_that_no_backend_runs_is_told_the_endings_that_are_run(tmp_path: Path, name: str, kind: str) -> None:
     async def scene() -> None:
         (tmp_path / name).write_bytes(b"")

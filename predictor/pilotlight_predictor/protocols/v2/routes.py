@@ -69,13 +69,16 @@ def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:
 def metadata(server: Server, served: ModelVersion, *, one_version: bool) -> dict[str, Any]:
     """Return the metadata of a model, with this version or with all that serve."""
     versions = [served] if one_version else server.registry.served(served.name)
+    # Labels of the model file only: Triton keeps those of a label_filename to its classification extension.
+    filed = {output.name for output in served.config.outputs if output.label_filename}
+    labels = {name: labels for name, labels in served.labels.items() if name not in filed}
     return {
         "name": served.name,
         "versions": [str(each.version) for each in versions],
         "platform": served.config.platform or served.config.backend,
         "inputs": tensor_metadata(served.inputs),
         "outputs": [
-            {**output, "parameters": {"labels": labels}} if (labels := served.labels.get(output["name"])) else output
+            {**output, "parameters": {"labels": labels[output["name"]]}} if output["name"] in labels else output
             for output in tensor_metadata(served.outputs)
         ],
     }

@@ -13,6 +13,7 @@ from tests.platform.targets.local.supervisor.supervisor_harness import launch
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import Fetch, Mount
+from pilotlight.targets.local.supervisor.launcher import ReplicaAddress
 from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.slurm.job import (
     Note,
@@ -150,11 +151,14 @@ def test_where_a_running_job_is_reached(note: Note, here: bool, host: str, forwa
 def test_a_port_of_this_machine_leads_to_the_job_wherever_it_runs() -> None:
     """Our predictor listens on it where it runs here; else a tunnel leads from it to the sockets of the job."""
     note, own = Note("k", host_port=18083), {8080: 18083, 8082: 18083}
-    assert replica_route(note, RUNNING, FOLDER, here=True) == (("127.0.0.1", own), ())
-    assert replica_route(note, RUNNING, FOLDER, here=False) == (("127.0.0.1", own), ((18083, f"{FOLDER}/8080"),))
+    assert replica_route(note, RUNNING, FOLDER, here=True) == (ReplicaAddress("127.0.0.1", own), ())
+    tunnel = ((18083, f"{FOLDER}/8080"),)
+    assert replica_route(note, RUNNING, FOLDER, here=False) == (ReplicaAddress("127.0.0.1", own), tunnel)
     image = Note("k", "apptainer", 8000, host_port=18083)
-    assert replica_route(image, RUNNING, FOLDER, here=True) == (("127.0.0.1", {}), ())
-    assert replica_route(image, RUNNING, FOLDER, here=False) == (("127.0.0.1", {8000: 18083}), ((18083, 8000),))
+    assert replica_route(image, RUNNING, FOLDER, here=True) == (ReplicaAddress("127.0.0.1", {}), ())
+    assert replica_route(image, RUNNING, FOLDER, here=False) == (
+        ReplicaAddress("127.0.0.1", {8000: 18083}), ((18083, 8000),),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The run: every server through every case, in rounds of alternating order, into one Result.
 
-Rounds go forth and back, so that a machine that warms up or gets busy does not favour whoever comes first.
+Rounds go forth and back, so that a machine that warms up or gets busy does not favour the first server.
 """
 
 import statistics

@@ -167,8 +167,8 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["gone.yaml"], 3, "no such file or directory: gone.yaml"),
         (["./mixed"], 2, "./mixed has a model (ONNX model) and a document (iris.yaml)"),
         (["flowers.onnx", "./chat"], 2, "a model is deployed alone"),
-        (["s3://models/thing"], 2, "s3://models/thing does not tell its format; say it with --format"),
-        (["./notes.md"], 2, "./notes.md does not tell its format; say it with --format"),
+        (["s3://models/thing"], 2, "s3://models/thing is of no known format; name it with --format"),
+        (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
     ],
 )  # fmt: skip

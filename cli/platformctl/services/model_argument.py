@@ -1,4 +1,4 @@
-"""Words that name what to deploy: documents, services by name, or a model (path, URI, `model.py:Class`), looked at.
+"""Arguments of `deploy`: documents, services by name, or a model (path, URI, `model.py:Class`), inspected.
 
 `deploy` and `init` share the description of a model; scaffold.py makes a document of it.
 """
@@ -15,7 +15,16 @@ from typing import Final, Literal
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.targets.table import EMBEDDED
-from pilotlight.wire.model_formats import FORMATS, WHOLE_MODULE, ModelFormat, by_name, detect, detect_file, find_format
+from pilotlight.wire.model_formats import (
+    FORMATS,
+    PICKLE_SUFFIXES,
+    WHOLE_MODULE,
+    ModelFormat,
+    by_name,
+    detect,
+    detect_file,
+    find_format,
+)
 from platformctl.manifest_files import SUFFIXES
 from platformctl.services import scaffold
 
@@ -23,11 +32,10 @@ Kind = Literal["name", "documents", "model"]
 _OBJECT: Final = re.compile(r"^[ \t]*\"?kind\"?[ \t]*:[ \t]*\"?[A-Z]", re.MULTILINE)
 _CLASS: Final = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
-PICKLES: Final = (".pkl", ".pickle", ".joblib")
 
 
 def kind_of(word: str) -> Kind:
-    """Tell a word of `deploy` apart. Raise NotFound for a missing file, UsageError for what may be two things."""
+    """Return what an argument of `deploy` names. Raise NotFound for a missing file, UsageError if ambiguous."""
     path = Path(word)
     if "://" in word or _CLASS.fullmatch(word):
         return "model"
@@ -42,7 +50,7 @@ def kind_of(word: str) -> Kind:
     model, documents = detect(path), list(_documents(path))
     if model is not None and documents and path.is_dir():
         message = f"{word} has a model ({model.phrase}) and a document ({documents[0].name})"
-        raise UsageError(message, f"platformctl deploy {documents[0]}, or {path / '*'} for the model alone")
+        raise UsageError(message, f"platformctl deploy {documents[0]}, or name the model's own file")
     return "documents" if documents and model is None else "model"
 
 
@@ -72,7 +80,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         if local and Path(path).is_dir() and not any(Path(path).iterdir()):
             raise UsageError(f"{word} is an empty folder")
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
-        raise UsageError(f"{word} does not tell its format; say it with --format: {names}")
+        raise UsageError(f"{word} is of no known format; name it with --format: {names}")
     name = known.name if known else model_format
     phrase = detected.phrase if detected and not model_format else known.phrase if known else name
     file = Path(path).resolve()
@@ -103,16 +111,16 @@ def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.M
         may_be = model.format == "sklearn" and not model.uri.endswith(".skops")
         return replace(model, pickle=PurePosixPath(model.uri).name if may_be else "")
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    pickles = [each for each in files if each.suffix in PICKLES and model.format in ("sklearn", "mlflow")]
+    pickles = [each for each in files if each.suffix in PICKLE_SUFFIXES and model.format in ("sklearn", "mlflow")]
     if model.phrase == WHOLE_MODULE:
         pickles = [each for each in files if (known := detect_file(each)) and known.phrase == WHOLE_MODULE]
     if not trust:
         return replace(model, pickle=pickles[0].name if pickles else "")
-    vouched = [each for each in files if each.suffix in (*PICKLES, ".pt", ".pth", ".pt2", ".ckpt")]
-    if not vouched:
+    pinned = [each for each in files if each.suffix in (*PICKLE_SUFFIXES, ".pt", ".pth", ".pt2", ".ckpt")]
+    if not pinned:
         raise UsageError(f"--trust-pickle: {model.uri} holds no pickle")
-    pins = ",".join(f"{each.name}={_sha256(each)}" for each in vouched)
-    return replace(model, pickle=vouched[0].name, env={**model.env, ENV_TRUST_PICKLE: pins})
+    pins = ",".join(f"{each.name}={_sha256(each)}" for each in pinned)
+    return replace(model, pickle=pinned[0].name, env={**model.env, ENV_TRUST_PICKLE: pins})
 
 
 def _sha256(path: Path) -> str:

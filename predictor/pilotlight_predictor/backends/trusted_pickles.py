@@ -25,9 +25,7 @@ def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str
         file.seek(0)
         return file
     file.close()
-    raise LoadFailed(
-        f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: this is not the file vouched for"
-    )
+    raise LoadFailed(f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: the file is another one")
 
 
 def refusal(path: Path, what: str, instead: str) -> LoadFailed:

@@ -7,6 +7,7 @@ scikit-learn, which takes longer than all the rest of a cold start.
 
 import ctypes
 import json
+import re
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from pilotlight_predictor.backends.tabular import Features, Methods, TableInstan
 from pilotlight_predictor.core.tensors import Array
 from pilotlight_predictor.errors import LoadFailed
 
+_SOURCE: Final = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # time, file and line before a message
 _MATRIX: Final = b'{"missing": NaN, "nthread": 1}'
 _PREDICTION: Final = (
     b'{"type": 0, "training": false, "iteration_begin": 0, "iteration_end": %d, "missing": NaN, "strict_shape": false,'
@@ -43,7 +45,8 @@ class Booster:
 
     def _call(self, name: str, *arguments: Any) -> None:
         if getattr(self._library, name)(*arguments):
-            raise ValueError(self._library.XGBGetLastError().decode(errors="replace").rpartition("] ")[2])
+            message = self._library.XGBGetLastError().decode(errors="replace")
+            raise ValueError(_SOURCE.sub("", message.partition("\nStack trace:")[0]))
 
     def attribute(self, name: str) -> str:
         value, success = ctypes.c_char_p(), ctypes.c_int()

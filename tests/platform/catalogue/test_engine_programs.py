@@ -6,17 +6,9 @@ import pytest
 from tests.engines.installed import install
 
 from pilotlight.catalogue.catalogue import builtin
-from pilotlight.catalogue.engine_programs import (
-    Installed,
-    engine_command,
-    engine_of,
-    engines,
-    installed_engines,
-    installed_program,
-    missing_program,
-    search_path,
-)
+from pilotlight.catalogue.engine_programs import engine_command, engine_of, engines, missing_program
 from pilotlight.catalogue.runtime_score import RuntimeHost
+from pilotlight.targets.local.installed_engines import Installed, installed_engines, installed_program, search_path
 
 VLLM, SGLANG, LLAMA_CPP = engines()
 PAGE = (Path(__file__).parents[3] / "docs" / "embedded.md").read_text(encoding="utf-8")

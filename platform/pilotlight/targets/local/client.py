@@ -83,7 +83,8 @@ class LocalTarget:
         self._options = options or {}
 
     def capabilities(self) -> Mapping[str, Json]:
-        from pilotlight.catalogue.engine_programs import ENV_ENGINE_PATH, installed_engines
+        from pilotlight.catalogue.engine_programs import ENV_ENGINE_PATH
+        from pilotlight.targets.local.installed_engines import installed_engines
 
         values, folders = capabilities_of(self.name, self._options), self.address.engine_path
         if self.name != "local" or not folders:  # a control process of an earlier release has none

@@ -63,7 +63,7 @@ class Address(Announcement, frozen=True, kw_only=True):
 
 def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "") -> Announcement:
     """Write the announcement of this process, once it serves."""
-    from pilotlight.catalogue.engine_programs import search_path  # clients do without it
+    from pilotlight.targets.local.installed_engines import search_path  # clients do without it
 
     pid = os.getpid()
     ports, engine_path = (api_port, gateway_port), search_path(os.environ)

@@ -8,14 +8,22 @@ from pilotlight.wire.model_formats.detection import (
     detect_file,
     huggingface_config,
     huggingface_phrase,
+    is_exported_program,
     mlserver_format,
     only_model,
     read_settings,
 )
-from pilotlight.wire.model_formats.table import FORMATS, ModelFormat, by_name, canonical_name, find_format
+from pilotlight.wire.model_formats.table import (
+    FORMATS,
+    PICKLE_SUFFIXES,
+    ModelFormat,
+    by_name,
+    canonical_name,
+    find_format,
+)
 
 __all__ = [
-    "FORMATS", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name", "canonical_name", "detect",
-    "detect_file", "find_format", "huggingface_config", "huggingface_phrase", "mlserver_format", "only_model",
-    "read_settings",
+    "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name",
+    "canonical_name", "detect", "detect_file", "find_format", "huggingface_config", "huggingface_phrase",
+    "is_exported_program", "mlserver_format", "only_model", "read_settings",
 ]  # fmt: skip

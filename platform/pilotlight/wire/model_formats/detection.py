@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pilotlight.wire.model_formats.table import FORMATS, NAMED, ModelFormat, by_name
+from pilotlight.wire.model_formats.table import FORMATS, NAMED, PICKLE_SUFFIXES, ModelFormat, by_name
 
 # Names that say too little: the file is opened. `.bst` is XGBoost's by name, and LightGBM's in KServe's layout.
 _OPENED: Final = frozenset(
-    {".pt", ".pth", ".ckpt", ".jit", ".bst", ".json", ".txt", ".model", ".bin", ".pkl", ".pickle", ".joblib"}
+    {".pt", ".pth", ".ckpt", ".jit", ".bst", ".json", ".txt", ".model", ".bin", *PICKLE_SUFFIXES}
 )
 _HEAD: Final = 1 << 16
 _MAX_JSON: Final = 64 << 20
@@ -102,7 +102,7 @@ def _opened(path: Path, head: bytes) -> tuple[ModelFormat, str] | None:
         return NAMED["xgboost"], "XGBoost model (JSON)"
     if head.startswith(b"{L\0\0\0") and b"learner" in head[:64]:
         return NAMED["xgboost"], "XGBoost model (UBJSON)"
-    if head.startswith(b"\x80") and path.suffix.lower() in {".pkl", ".pickle", ".joblib"}:
+    if head.startswith(b"\x80") and path.suffix.lower() in PICKLE_SUFFIXES:
         found = sorted((at, what) for sign, what in _PICKLED.items() if (at := head.find(sign)) >= 0)
         kind = "joblib pickle" if path.suffix.lower() == ".joblib" else "pickle"
         return NAMED["sklearn"], f"{found[0][1] if found else 'Python object'} ({kind})"
@@ -121,7 +121,7 @@ def _archive(path: Path) -> tuple[ModelFormat, str] | None:
             head = archive.open(pickled).read(_HEAD) if pickled else b""
     except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error):  # damaged, or encrypted
         return None
-    if any(name.endswith("/models/model.json") or name == "serialized_exported_program.json" for name in names):
+    if any(map(is_exported_program, names)):
         row = NAMED["torch-export"]
     elif any(name.endswith("/constants.pkl") for name in names):
         row = NAMED["torchscript"]
@@ -132,6 +132,11 @@ def _archive(path: Path) -> tuple[ModelFormat, str] | None:
     else:
         return None
     return row, row.phrase
+
+
+def is_exported_program(name: str) -> bool:
+    """Whether a file of an archive is a program of torch.export.save."""
+    return name.endswith("/models/model.json") or name == "serialized_exported_program.json"
 
 
 def huggingface_phrase(folder: Path) -> str:

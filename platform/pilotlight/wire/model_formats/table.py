@@ -20,6 +20,7 @@ class ModelFormat(NamedTuple):
     signs: tuple[str, ...] = ()
 
 
+PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".joblib")
 FORMATS: Final = (
     ModelFormat("triton", "Triton model repository", signs=("config.pbtxt", "*/config.pbtxt")),
     ModelFormat("mlflow", "MLflow model", "mlflow", "mlflow", signs=("MLmodel",)),
@@ -34,7 +35,7 @@ FORMATS: Final = (
     ModelFormat("python", "Python model", "python", suffixes=(".py",)),
     ModelFormat(
         "sklearn", "scikit-learn estimator", "sklearn", "sklearn", ("scikit-learn", "scikit_learn", "skops"),
-        (".joblib", ".pkl", ".pickle", ".skops"),
+        (*PICKLE_SUFFIXES, ".skops"),
     ),
     ModelFormat("xgboost", "XGBoost model", "xgboost", "xgboost", ("xgb",), (".bst", ".ubj", ".xgb")),
     ModelFormat("lightgbm", "LightGBM model", "lightgbm", "lightgbm", ("lgbm", "lgb"), (".lgb",)),

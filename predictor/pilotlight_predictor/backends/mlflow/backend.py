@@ -14,16 +14,17 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from pilotlight.wire.model_formats import PICKLE_SUFFIXES
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, first_line
-from pilotlight_predictor.backends.mlflow.signature import Field, Signature, read_signature
+from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs, RequestedOutput
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, tensor
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.observability.logs import log
 
 MLMODEL: Final = "MLmodel"
-_PICKLES: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".pt", ".ckpt"})
+_PICKLES: Final = frozenset({*PICKLE_SUFFIXES, ".pth", ".pt", ".ckpt"})
 _CODE_INSTEAD: Final = "save it from code (python_model='FILE.py')"
 _PINNED: Final = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^;\s]+)")
 # What MLflow lets skops load for LightGBM by default; a longer list in MLmodel is the word of the model's author.
@@ -112,67 +113,6 @@ class NativeInstance(MlflowInstance):
         return Tensor(datatype, value.array.astype(NUMPY_TYPES[datatype], copy=False))
 
 
-def by_field(inputs: Inputs, fields: Sequence[Field]) -> Inputs:
-    """Return the inputs of the signature; one matrix of another name is taken for all columns. Raises BadRequest."""
-    if not fields:
-        return inputs
-    known = {field.spec.name for field in fields}
-    if len(inputs) == 1 and not known & inputs.keys():
-        ((_, (datatype, array)),) = inputs.items()
-        if fields[0].kind == "tensor" and len(fields) == 1:
-            return {fields[0].spec.name: Tensor(datatype, array)}
-        if fields[0].kind != "tensor" and array.ndim == 2 and array.shape[1] == len(fields):
-            return {field.spec.name: Tensor(datatype, array[:, index]) for index, field in enumerate(fields)}
-    takes = f"the model takes {', '.join(field.spec.name for field in fields)}"
-    if unknown := [name for name in inputs if name not in known]:
-        raise BadRequest(f"unexpected inference input '{unknown[0]}'; {takes}")
-    if missing := [f.spec.name for f in fields if f.spec.name not in inputs and not f.spec.optional]:
-        raise BadRequest(f"inputs must also hold {', '.join(missing)}; {takes}")
-    return {field.spec.name: inputs[field.spec.name] for field in fields if field.spec.name in inputs}
-
-
-def to_data(inputs: Inputs, fields: Sequence[Field]) -> Any:
-    """Return what a python_function takes: a DataFrame of columns, an array for one tensor without a name, or a dict.
-
-    Without a signature one input is an array, and several are columns.
-    """
-    if len(inputs) > 1 and not fields:
-        fields = [Field(TensorSpec(n, t.datatype, ()), "string", n) for n, t in inputs.items()]
-    if not fields or (len(fields) == 1 and fields[0].kind == "tensor" and fields[0].name is None):
-        return _plain(next(iter(inputs.values())), fields[0].spec.datatype if fields else "")
-    given = [(index, field) for index, field in enumerate(fields) if field.spec.name in inputs]
-    if fields[0].kind == "tensor":
-        return {field.name: _plain(inputs[field.spec.name], field.spec.datatype) for _, field in given}
-    import pandas as pd
-
-    columns = {
-        field.name if field.name is not None else index: field.to_column(inputs[field.spec.name].array)
-        for index, field in given
-    }
-    return pd.DataFrame(columns)
-
-
-def to_outputs(result: Any, fields: Sequence[Field]) -> Outputs:
-    """Return the outputs of a DataFrame, Series, dict, array or list by the names of the signature."""
-    if hasattr(result, "toarray"):  # a sparse matrix
-        result = result.toarray()
-    if isinstance(result, list) and result and isinstance(result[0], Mapping):
-        result = {name: [row.get(name) for row in result] for name in result[0]}
-    if isinstance(result, Mapping) or hasattr(result, "columns"):
-        named = {str(name): result[name] for name in result}
-    elif len(fields) > 1 and np.ndim(result) == 2 and np.shape(result)[1] == len(fields):
-        named = {field.spec.name: np.asarray(result)[:, index] for index, field in enumerate(fields)}
-    else:
-        named = {fields[0].spec.name if fields else "output-0": [result] if np.ndim(result) == 0 else result}
-    if len(fields) == 1 and len(named) == 1:
-        named = {fields[0].spec.name: next(iter(named.values()))}
-    declared = {field.spec.name: field for field in fields}
-    return {
-        name: tensor(declared[name].to_array(values) if name in declared else np.asarray(values))
-        for name, values in named.items()
-    }
-
-
 def load(spec: LoadSpec) -> TensorInstance:
     import yaml
 
@@ -194,7 +134,7 @@ def load(spec: LoadSpec) -> TensorInstance:
 
 
 def _native_instance(spec: LoadSpec, folder: Path, flavours: Flavours) -> TensorInstance | None:
-    """Return the instance of a model file that a backend of ours runs; None if it has code of its own, or none does."""
+    """Return the instance of the backend that runs the model file; None if it has code of its own, or none does."""
     name = next((name for name in _NATIVE if name in flavours and not flavours[name].get("code")), "")
     if not name or (name == "lightgbm" and not str(flavours[name].get("model_class", "Booster")).endswith("Booster")):
         return None
@@ -264,13 +204,6 @@ def _warn_about_versions(model: str, requirements: Path) -> None:
     if differ:
         message = f"model '{model}' was saved with other versions: {', '.join(differ)}; install its requirements.txt"
         log("mlflow.versions", message, level="WARNING", model=model)
-
-
-def _plain(value: Tensor, datatype: str) -> Array:
-    """Return the array in the declared datatype, if there is one; text as str."""
-    if value.datatype != "BYTES":
-        return value.array.astype(NUMPY_TYPES[datatype], copy=False) if datatype else value.array
-    return np.array([item.decode() for item in value.array.ravel()], dtype=object).reshape(value.array.shape)
 
 
 def _client_error(error: Exception) -> BadRequest | None:

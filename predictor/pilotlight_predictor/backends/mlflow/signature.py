@@ -1,16 +1,17 @@
-"""Signature of an MLflow model: inputs, outputs and parameters, declared as MLServer's runtime does. Pure.
+"""Signature of an MLflow model, declared as MLServer's runtime does, and the values of requests by it. Pure.
 
 A column is a tensor [-1, 1] by its name, or `input-0` if it has none. Dates are ISO 8601 text; arrays, objects and maps
 are JSON text.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, TensorSpec, datatype_of
+from pilotlight_predictor.core.requests import Inputs, Outputs
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, TensorSpec, datatype_of, tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 _TYPES: Final = {
@@ -96,3 +97,71 @@ def _as_json(array: Array) -> Array:
     texts = np.empty(array.size, dtype=object)
     texts[:] = [json.dumps(item, default=str) for item in array.ravel()]
     return texts.reshape(array.shape)
+
+
+def by_field(inputs: Inputs, fields: Sequence[Field]) -> Inputs:
+    """Return the inputs of the signature; one matrix of another name is taken for all columns. Raises BadRequest."""
+    if not fields:
+        return inputs
+    known = {field.spec.name for field in fields}
+    if len(inputs) == 1 and not known & inputs.keys():
+        ((_, (datatype, array)),) = inputs.items()
+        if fields[0].kind == "tensor" and len(fields) == 1:
+            return {fields[0].spec.name: Tensor(datatype, array)}
+        if fields[0].kind != "tensor" and array.ndim == 2 and array.shape[1] == len(fields):
+            return {field.spec.name: Tensor(datatype, array[:, index]) for index, field in enumerate(fields)}
+    takes = f"the model takes {', '.join(field.spec.name for field in fields)}"
+    if unknown := [name for name in inputs if name not in known]:
+        raise BadRequest(f"unexpected inference input '{unknown[0]}'; {takes}")
+    if missing := [f.spec.name for f in fields if f.spec.name not in inputs and not f.spec.optional]:
+        raise BadRequest(f"inputs must also hold {', '.join(missing)}; {takes}")
+    return {field.spec.name: inputs[field.spec.name] for field in fields if field.spec.name in inputs}
+
+
+def to_data(inputs: Inputs, fields: Sequence[Field]) -> Any:
+    """Return what a python_function takes: a DataFrame of columns, an array for one tensor without a name, or a dict.
+
+    Without a signature one input is an array, and several are columns.
+    """
+    if len(inputs) > 1 and not fields:
+        fields = [Field(TensorSpec(n, t.datatype, ()), "string", n) for n, t in inputs.items()]
+    if not fields or (len(fields) == 1 and fields[0].kind == "tensor" and fields[0].name is None):
+        return _plain(next(iter(inputs.values())), fields[0].spec.datatype if fields else "")
+    given = [(index, field) for index, field in enumerate(fields) if field.spec.name in inputs]
+    if fields[0].kind == "tensor":
+        return {field.name: _plain(inputs[field.spec.name], field.spec.datatype) for _, field in given}
+    import pandas as pd
+
+    columns = {
+        field.name if field.name is not None else index: field.to_column(inputs[field.spec.name].array)
+        for index, field in given
+    }
+    return pd.DataFrame(columns)
+
+
+def to_outputs(result: Any, fields: Sequence[Field]) -> Outputs:
+    """Return the outputs of a DataFrame, Series, dict, array or list by the names of the signature."""
+    if hasattr(result, "toarray"):  # a sparse matrix
+        result = result.toarray()
+    if isinstance(result, list) and result and isinstance(result[0], Mapping):
+        result = {name: [row.get(name) for row in result] for name in result[0]}
+    if isinstance(result, Mapping) or hasattr(result, "columns"):
+        named = {str(name): result[name] for name in result}
+    elif len(fields) > 1 and np.ndim(result) == 2 and np.shape(result)[1] == len(fields):
+        named = {field.spec.name: np.asarray(result)[:, index] for index, field in enumerate(fields)}
+    else:
+        named = {fields[0].spec.name if fields else "output-0": [result] if np.ndim(result) == 0 else result}
+    if len(fields) == 1 and len(named) == 1:
+        named = {fields[0].spec.name: next(iter(named.values()))}
+    declared = {field.spec.name: field for field in fields}
+    return {
+        name: tensor(declared[name].to_array(values) if name in declared else np.asarray(values))
+        for name, values in named.items()
+    }
+
+
+def _plain(value: Tensor, datatype: str) -> Array:
+    """Return the array in the declared datatype, if there is one; text as str."""
+    if value.datatype != "BYTES":
+        return value.array.astype(NUMPY_TYPES[datatype], copy=False) if datatype else value.array
+    return np.array([item.decode() for item in value.array.ravel()], dtype=object).reshape(value.array.shape)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from pilotlight.wire.model_formats import is_exported_program
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.functions import declared
 from pilotlight_predictor.backends.python.source import UserModule, own_classes
@@ -77,7 +78,7 @@ def file_kind(path: Path) -> Kind:
         names = archive.namelist()
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
         return "torchscript"
-    if any(map(safe_load.is_program, names)):
+    if any(map(is_exported_program, names)):
         return "export"
     if any("/aotinductor/" in name for name in names):
         why = f"{path.name} is compiled by AOTInductor for one kind of machine"

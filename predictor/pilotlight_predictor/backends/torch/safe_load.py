@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Final
 
+from pilotlight.wire.model_formats import is_exported_program
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch.forward_signature import Argument
@@ -40,14 +41,9 @@ class ExportedProgram:
     batchable: bool
 
 
-def is_program(name: str) -> bool:
-    """Whether a file of an archive is an exported program."""
-    return name.endswith("/models/model.json") or name == "serialized_exported_program.json"
-
-
 def read_program(path: Path) -> ExportedProgram:
     with zipfile.ZipFile(path) as archive:
-        file = next(filter(is_program, archive.namelist()), None)
+        file = next(filter(is_exported_program, archive.namelist()), None)
         if file is None:
             raise LoadFailed(f"{path.name} holds no exported program: save it by torch.export.save")
         program = json.loads(archive.read(file))

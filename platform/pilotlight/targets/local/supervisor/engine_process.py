@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 from pilotlight import contract
 from pilotlight.catalogue import engine_programs
-from pilotlight.catalogue.engine_programs import EngineCommand, Installed
+from pilotlight.catalogue.engine_programs import EngineCommand
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
+from pilotlight.targets.local.installed_engines import Installed, installed_program
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
 from pilotlight.targets.local.supervisor import container_command
 from pilotlight.targets.local.supervisor.container_command import LOOPBACK
@@ -37,7 +38,7 @@ def program_of(container: ContainerSpec, environ: Mapping[str, str]) -> tuple[En
     if named is None:
         problem = f"image = {container.image}, but without containers only our predictor and engines run"
         raise PlatformError(problem, "use --target docker, or platformctl render for a cluster")
-    program = engine_programs.installed_program(named.engine, named.command, environ)
+    program = installed_program(named.engine, named.command, environ)
     if program is None:
         problem = f"image = {container.image}: {engine_programs.missing_program(named.engine.name)}"
         raise PlatformError(problem, "or use --target docker")

@@ -12,17 +12,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.container_command import inherited_env
 from pilotlight.targets.local.supervisor.process_inspection import FORKSERVER, ExitWatch, pilot_light_pids
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
+from pilotlight.wire.model_formats import by_name
 from pilotlight.wire.unix_socket import peer_pid, unix_address
 
 ENV_SWITCH: Final = "PILOTLIGHT_PILOT_LIGHT"
@@ -32,10 +33,7 @@ START_DELAY_S: Final = 1.0
 MAX_FILES_SCANNED: Final = 200  # of a model's folder
 REPLY_S: Final = 10.0  # where a fork takes seconds, a fresh process takes longer still
 LOG: Final = logging.getLogger("pilotlight.supervisor")
-_SUFFIXES: Final = {
-    ".pt": "torch", ".pt2": "torch", ".pth": "torch", ".safetensors": "torch", ".py": "python",
-    ".joblib": "sklearn", ".pkl": "sklearn", ".pickle": "sklearn", ".skops": "sklearn",
-}  # fmt: skip
+_FAMILIES: Final = ("torch", "sklearn", "python")  # the costliest to import first
 
 
 class ForkRequest(NamedTuple):
@@ -48,17 +46,20 @@ class ForkRequest(NamedTuple):
 
 
 def family_of(env: Mapping[str, str]) -> str:
-    """Guess the family from the suffix of the model's file or folder content; a wrong guess only costs imports."""
+    """Guess the family from the names of the model's files; a wrong guess only costs imports."""
     named = env.get("INFERENCE_MODEL_PATH", "")
-    return _SUFFIXES.get(PurePosixPath(named).suffix) or _SUFFIXES.get(_folder_suffix(named), DEFAULT_FAMILY)
+    return _family([named]) or _folder_family(named) or DEFAULT_FAMILY
 
 
 @lru_cache(256)
-def _folder_suffix(folder: str) -> str:
-    """Return the deciding suffix of a local folder's files; torch wins, as it costs most to import."""
-    names = islice((file for _, _, files in os.walk(folder) for file in files), MAX_FILES_SCANNED)
-    endings = {PurePosixPath(name).suffix for name in names}
-    return min(endings & _SUFFIXES.keys(), key=lambda ending: _SUFFIXES[ending] != "torch", default="")
+def _folder_family(folder: str) -> str:
+    return _family(islice((file for _, _, files in os.walk(folder) for file in files), MAX_FILES_SCANNED))
+
+
+def _family(names: Iterable[str]) -> str:
+    """Return the family of the backends of files; empty: none."""
+    backends = {row.backend for name in names if (row := by_name(name)) is not None}
+    return min(backends & set(_FAMILIES), key=_FAMILIES.index, default="")
 
 
 def pilot_lights(home: Home, environ: Mapping[str, str] = os.environ) -> "PilotLights | None":

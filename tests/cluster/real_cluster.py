@@ -59,11 +59,11 @@ class Cluster:
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}})
         return name
 
-    def platformctl(self, namespace: str, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    def platformctl(
+        self, namespace: str, *words: str, text: str | None = None, target: str = "kubernetes"
+    ) -> subprocess.CompletedProcess[str]:
         """The command line as a person would use it; its exit code is the test's to judge."""
-        own = {
-            "KUBECONFIG": str(self.kubeconfig), "PILOTLIGHT_TARGET": "kubernetes", "PILOTLIGHT_NAMESPACE": namespace,
-        }  # fmt: skip
+        own = {"KUBECONFIG": str(self.kubeconfig), "PILOTLIGHT_TARGET": target, "PILOTLIGHT_NAMESPACE": namespace}
         command = [str(Path(sys.executable).parent / "platformctl"), *words]
         return subprocess.run(
             command, env={**os.environ, **own}, input=text, capture_output=True, text=True, check=False, timeout=300

@@ -14,9 +14,9 @@ CAPABILITIES = ("", "--default-mode=raw", "--pod-security=privileged")
 
 
 def objects(cluster: Cluster, namespace: str, example: Path, flag: str) -> Iterator[dict[str, Any]]:
-    # For a cluster that has everything, our gateway too, whether this one has it or not.
-    words = ["render", "--target", "local", "-f", str(example), *([flag] if flag else [])]
-    done = cluster.platformctl(namespace, *words)
+    # Without a target: for a cluster that has everything, our gateway too, whether this one has it or not.
+    words = ["render", "-f", str(example), *([flag] if flag else [])]
+    done = cluster.platformctl(namespace, *words, target="")
     assert done.returncode == 0, done.stderr
     for each in yaml.safe_load_all(done.stdout):
         where = each["metadata"].get("namespace", "")

@@ -54,6 +54,19 @@ def peer_environment(name: str) -> Environment:
     return environment
 
 
+def package_folder(name: str) -> Path:
+    """A folder with the packages of a lock file and none of their dependencies; filled as an environment is."""
+    lock, home = ROOT / "requirements" / f"bench-{name}.txt", WORK / name
+    stamp = home / ".lock-sha256"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != digest:
+        print(f"installing {name} into .bench/{name}", file=sys.stderr)
+        shutil.rmtree(home, ignore_errors=True)
+        _uv("pip", "install", "--quiet", "--no-deps", "--target", str(home), "--require-hashes", "-r", str(lock))
+        stamp.write_text(digest)
+    return home
+
+
 def _uv(*arguments: str) -> None:
     beside = Path(sys.executable).parent / "uv"
     uv = str(beside) if beside.exists() else shutil.which("uv")

@@ -51,7 +51,10 @@ def free_ports(count: int) -> list[int]:
 def running(
     command: Command, ports: Sequence[int], models: Sequence[str], cores: Cores, log: Path
 ) -> Iterator[Running]:
-    """Starts the server in a session of its own and ends the whole session on the way out. HTTP's port is first."""
+    """Starts the server in a session of its own and ends the whole session on the way out. HTTP's port is first.
+
+    A server that does not speak V2 is ready when a path in place of a model's name answers.
+    """
     with log.open("wb") as output, on_core(cores.server):
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -120,7 +123,7 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, model: str, deadlin
 def _is_ready(port: int, model: str) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
-        connection.request("GET", f"/v2/models/{model}/ready")
+        connection.request("GET", model if model.startswith("/") else f"/v2/models/{model}/ready")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

@@ -3,7 +3,7 @@
 Each promise is one row of PROMISES. A figure is a ratio within one run, so that a slower machine does not move it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.rounds import Result
@@ -54,10 +54,10 @@ def verdict(promise: Promise, result: Result) -> Verdict:
     return Verdict(promise, value, "missed", promise.reason(result) or NO_REASON)
 
 
-def promises(result: Result) -> str:
-    """The table of all promises; reasons are part of their rows."""
+def promises(result: Result, which: Sequence[Promise] | None = None) -> str:
+    """The table of all promises, of those beside the peers by default; reasons are part of their rows."""
     lines = ["| promised | | measured | |", "|---|---:|---:|---|"]
-    for promise in PROMISES:
+    for promise in PROMISES if which is None else which:
         found = verdict(promise, result)
         measured = "–" if found.value is None else f"{found.value:,.3g}{promise.unit}"
         word = f"**{found.word}**" if found.word == "missed" else found.word

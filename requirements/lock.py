@@ -55,6 +55,8 @@ LOCKS = (
     Lock("cluster"),
     Lock("bench-kserve"),
     Lock("bench-mlserver"),
+    Lock("bench-mlserver-huggingface"),
+    Lock("bench-smollm2", dependencies=False),
     Lock("bench-triton"),
 )
 

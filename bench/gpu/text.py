@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,8 @@ SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "n
 def main(options: argparse.Namespace) -> dict[str, Any]:
     began, told = perf_counter(), dict[str, Any]()
     options.folder.mkdir(parents=True)
-    guarded(told, "written_s", lambda: write(options))
+    shape, size, dtype = (SMALL, 1024, "float32") if options.small else (SHAPE, 32000, "bfloat16")
+    guarded(told, "written_s", lambda: write(options.folder, shape, size, options.device, dtype))
     guarded(told, "alone", lambda: alone_in_its_process(options, told))
     for name in SERVED:
         with contextlib.suppress(KeyError, TypeError):
@@ -47,25 +48,25 @@ def main(options: argparse.Namespace) -> dict[str, Any]:
     return told
 
 
-def write(options: argparse.Namespace) -> float:
+def write(folder: Path, shape: Mapping[str, int], size: int, device: str, dtype: str) -> float:
+    """Write a Llama of random weights whose tokenizer knows `size` words, w3 and on; return the seconds it took."""
     began = perf_counter()
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    size = 1024 if options.small else 32000
     vocabulary = {"<s>": 0, "</s>": 1, "<unk>": 2} | {f"w{number}": number for number in range(3, size)}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     config = LlamaConfig(
-        vocab_size=size, max_position_embeddings=2048, bos_token_id=0, eos_token_id=1, pad_token_id=1,
-        **(SMALL if options.small else SHAPE),
-    )  # fmt: skip
+        vocab_size=size, max_position_embeddings=2048, bos_token_id=0, eos_token_id=1, pad_token_id=1, **shape
+    )
     torch.manual_seed(1)
-    with torch.device(options.device):
-        model = LlamaForCausalLM(config).to(torch.float32 if options.small else torch.bfloat16)
-    PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>").save_pretrained(options.folder)
-    model.save_pretrained(options.folder)
+    torch.set_default_dtype(getattr(torch, dtype))
+    with torch.device(device):
+        model = LlamaForCausalLM(config)
+    PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    model.save_pretrained(folder)
     return round(perf_counter() - began, 1)
 
 
@@ -96,8 +97,8 @@ def alone_in_its_process(options: argparse.Namespace, told: dict[str, Any]) -> A
 
 
 def served(options: argparse.Namespace, bare: Callable[[], float]) -> dict[str, Any]:
-    with server(options) as port:
-        pairs = [(first(port, seed, 4)[0], bare()) for seed in range(TURNS)]
+    with server(options.folder, options.device) as port:
+        pairs = [(first(port, prompt(seed), 4)[0], bare()) for seed in range(TURNS)]
         firsts = [one for one, _ in pairs]
         told: dict[str, Any] = {"first_ms": middle(firsts[5:]), "prefill_ms": middle([two for _, two in pairs][5:])}
         told["first_p90_ms"] = round(sorted(firsts[5:])[int(len(firsts[5:]) * 0.9)] * 1e3, 3)
@@ -107,11 +108,12 @@ def served(options: argparse.Namespace, bare: Callable[[], float]) -> dict[str, 
 
 
 @contextlib.contextmanager
-def server(options: argparse.Namespace) -> Iterator[int]:
-    log = options.folder.with_suffix(".log")
-    words = ["-m", "pilotlight_predictor", "--model-path", str(options.folder), "--model-name", "text", "--device",
-             options.device, "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1", "--metrics-port", "-1",
-             "--log-format", "json"]  # fmt: skip
+def server(folder: Path, device: str, *more: str) -> Iterator[int]:
+    """A predictor with the model in `folder`, which is named text; gives its port."""
+    log = Path(f"{folder}.{time.monotonic_ns()}.log")
+    words = ["-m", "pilotlight_predictor", "--model-path", str(folder), "--model-name", "text", "--device", device,
+             "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1", "--metrics-port", "-1",
+             "--log-format", "json", *more]  # fmt: skip
     with log.open("w") as errors:
         process = subprocess.Popen([sys.executable, *words], stderr=errors)
     try:
@@ -122,7 +124,7 @@ def server(options: argparse.Namespace) -> Iterator[int]:
 
 
 def listening(process: "subprocess.Popen[bytes]", log: Path) -> int:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline and process.poll() is None:
         for line in log.read_text().splitlines():
             told = json.loads(line) if line.startswith("{") else {}
@@ -142,9 +144,9 @@ def ready(port: int) -> bool:
     return False
 
 
-def first(port: int, seed: int, tokens: int) -> tuple[float, float]:
+def first(port: int, text: str, tokens: int) -> tuple[float, float]:
     """Seconds to the first token and to the last."""
-    how = {"model": "text", "prompt": prompt(seed), "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    how = {"model": "text", "prompt": text, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     how |= {"stream": True, "stream_options": {"include_usage": True}}
     body = json.dumps(how)
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=100)) as connection:
@@ -163,7 +165,7 @@ def first(port: int, seed: int, tokens: int) -> tuple[float, float]:
 def together(port: int, streams: int) -> dict[str, float]:
     with ThreadPoolExecutor(streams) as pool:
         began = perf_counter()
-        times = list(pool.map(lambda seed: first(port, seed, TOKENS), range(streams)))
+        times = list(pool.map(lambda seed: first(port, prompt(seed), TOKENS), range(streams)))
         took = perf_counter() - began
     after_first = max(last for _, last in times) - max(came for came, _ in times)
     return {

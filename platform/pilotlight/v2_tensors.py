@@ -1,9 +1,11 @@
-"""Bodies of V2 inference over HTTP: JSON, and after it the memory of binary tensors."""
+"""Bodies of V2 inference over HTTP: JSON, and after it the memory of binary tensors; inputs of a model's metadata."""
 
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.wire.http_client import decode_json
@@ -13,6 +15,25 @@ NUMPY_TYPES: Final = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
     "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
+SIZES: Final = {**{name: int(kind[-1]) if kind != "?" else 1 for name, kind in NUMPY_TYPES.items()}, "BF16": 2}
+MAX_HEAD: Final = 4096  # of a response whose tensors are binary: nothing that would take long to decode
+Memory = bytes | memoryview
+
+
+class InputSpec(NamedTuple):
+    """One input of a model's metadata; -1 in `shape` is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def fit(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the shape to send values of `shape` with: as it is, or with a batch dimension of 1; None: neither."""
+        for each in (shape, (1, *shape)):
+            pairs = zip(self.shape, each, strict=False)
+            if len(each) == len(self.shape) and all(size in (-1, actual) for size, actual in pairs):
+                return each
+        return None
 
 
 class Tensor(NamedTuple):
@@ -21,36 +42,58 @@ class Tensor(NamedTuple):
     name: str
     datatype: str
     shape: Sequence[int]
-    raw: bytes | None = None
+    raw: Memory | None = None
     data: Any = None
+
+
+def inputs_of(metadata: Mapping[str, Any]) -> list[InputSpec]:
+    return [InputSpec(each["name"], each["datatype"], tuple(each["shape"])) for each in metadata.get("inputs", ())]
 
 
 def encode_request(tensors: Iterable[Tensor], **parameters: Any) -> tuple[bytes, dict[str, str]]:
     """Return body and headers of a request with these inputs and parameters."""
-    inputs, raws = list[dict[str, Any]](), list[bytes]()
+    pieces, headers = encode_pieces(tensors, {"parameters": parameters} if parameters else {})
+    return b"".join(pieces), headers
+
+
+def encode_pieces(tensors: Iterable[Tensor], fields: Mapping[str, Any]) -> tuple[list[Memory], dict[str, str]]:
+    """Return the body as the JSON, with `fields` beside its inputs, and the memory of each tensor; and its headers."""
+    inputs, raws = list[dict[str, Any]](), list[Memory]()
     for each in tensors:
         values: dict[str, Any] = {"data": each.data}
         if each.raw is not None:
             values = {"parameters": {"binary_data_size": len(each.raw)}}
             raws.append(each.raw)
         inputs.append({"name": each.name, "shape": list(each.shape), "datatype": each.datatype, **values})
-    document = json.dumps({"inputs": inputs, **({"parameters": parameters} if parameters else {})}).encode()
+    whole = {"inputs": inputs, **fields}
+    document = orjson.dumps(whole) if len(raws) == len(inputs) else json.dumps(whole).encode()  # which writes NaN
     if not raws:
-        return document, {"Content-Type": "application/json"}
+        return [document], {"Content-Type": "application/json"}
     headers = {"Content-Type": "application/octet-stream", HEADER_INFERENCE_LENGTH: str(len(document))}
-    return b"".join((document, *raws)), headers
+    return [document, *raws], headers
 
 
 def decode_response(headers: Mapping[str, str], body: bytes) -> list[Tensor]:
     """Return the outputs of a response, whose headers have lower-case names."""
+    return decode_document(headers, body)[1]
+
+
+def decode_document(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], list[Tensor]]:
+    """Return the JSON of a response and its outputs, whose memory is not copied. Raise ValueError for another body."""
     offset = length = int(headers.get(HEADER_INFERENCE_LENGTH, len(body)))
-    outputs = []
-    for each in decode_json(body[:length])["outputs"]:
-        size = each.get("parameters", {}).get("binary_data_size")
-        raw = None if size is None else body[offset : offset + size]
-        outputs.append(Tensor(each["name"], each["datatype"], each["shape"], raw, each.get("data")))
-        offset += size or 0
-    return outputs
+    outputs, memory, head = list[Tensor](), memoryview(body), body[:length]
+    document = orjson.loads(head) if length < min(MAX_HEAD, len(body)) else decode_json(head)
+    try:
+        for each in document["outputs"]:
+            size = (each.get("parameters") or {}).get("binary_data_size")
+            raw = None if size is None else memory[offset : offset + size]
+            outputs.append(Tensor(each["name"], each["datatype"], each["shape"], raw, each.get("data")))
+            offset += size or 0
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError("the response is none of V2: it has no list of outputs") from None
+    if offset > len(body):
+        raise ValueError(f"the response has {len(body)} bytes, its outputs need {offset}")
+    return document, outputs
 
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
@@ -58,10 +101,10 @@ def pack_bytes(elements: Iterable[bytes]) -> bytes:
     return b"".join(struct.pack("<I", len(each)) + each for each in elements)
 
 
-def unpack_bytes(raw: bytes) -> list[bytes]:
+def unpack_bytes(raw: Memory) -> list[bytes]:
     elements, offset = list[bytes](), 0
     while offset < len(raw):
         (length,) = struct.unpack_from("<I", raw, offset)
-        elements.append(raw[offset + 4 : offset + 4 + length])
+        elements.append(bytes(raw[offset + 4 : offset + 4 + length]))
         offset += 4 + length
     return elements

@@ -11,9 +11,10 @@ from PIL import Image
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.errors import UsageError
+from pilotlight.v2_tensors import InputSpec
 from platformctl.commands.service.infer import build_body
 from platformctl.services import infer_request
-from platformctl.services.infer_request import InferRequest, InputSpec
+from platformctl.services.infer_request import InferRequest
 
 X = InputSpec("x", "FP32", (-1, 4))
 WORDS = InputSpec("words", "BYTES", (-1, 1))
@@ -96,7 +97,7 @@ def test_a_model_without_declared_inputs_takes_whole_requests_only() -> None:
 
 
 def test_text_goes_to_the_prompt_of_a_text_model() -> None:
-    inputs = [infer_request.InputSpec(name, "BYTES", (1,)) for name in ("messages", "text_input", "tools")]
+    inputs = [InputSpec(name, "BYTES", (1,)) for name in ("messages", "text_input", "tools")]
     assert document(build_body("text", "hello", inputs, ""))["inputs"][0]["name"] == "text_input"
     assert document(build_body("text", "hello", inputs, "tools"))["inputs"][0]["name"] == "tools"
 

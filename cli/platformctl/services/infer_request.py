@@ -13,28 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight import v2_tensors
 from pilotlight.errors import UsageError
-from pilotlight.v2_tensors import NUMPY_TYPES
+from pilotlight.v2_tensors import NUMPY_TYPES, SIZES, InputSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
-SIZES: Final = {
-    "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2, "UINT32": 4, "INT32": 4,
-    "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
-}  # fmt: skip
 CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 # numpy's letters for kinds of elements
 NUMBERS: Final = "biuf"
 OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
-
-
-@dataclass(frozen=True, slots=True)
-class InputSpec:
-    """One input of the model's metadata; -1 in `shape` is any size."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +38,6 @@ class Tensor:
 class InferRequest:
     body: bytes
     headers: Mapping[str, str]
-
-
-def inputs_of(metadata: Mapping[str, Any]) -> list[InputSpec]:
-    return [InputSpec(each["name"], each["datatype"], tuple(each["shape"])) for each in metadata.get("inputs", ())]
 
 
 def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
@@ -142,10 +125,9 @@ def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tupl
 
     [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2).
     """
-    for shape in (value_shape, (1, *value_shape)):
-        fits = all(expected in (-1, size) for expected, size in zip(spec.shape, shape, strict=False))
-        if len(shape) == len(spec.shape) and prod(shape) == count and fits:
-            return shape
+    shape = spec.fit(value_shape)
+    if shape is not None and prod(shape) == count:
+        return shape
     fixed = prod(size for size in spec.shape if size >= 0)
     free = [size for size in spec.shape if size < 0]
     if len(value_shape) > 1:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
 from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.v2_tensors import InputSpec, inputs_of
 from pilotlight.wire.http_client import HttpReply
 from platformctl import output, targets
 from platformctl.services import infer_request
@@ -71,7 +72,7 @@ def infer(
         metadata_reply = gateway.request("GET", path, timeout=timeout)
         models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
         metadata = parse_reply(metadata_reply, model or key[1], models)
-        request = build_body(kinds[0], sources[kinds[0]], infer_request.inputs_of(metadata), input_name)
+        request = build_body(kinds[0], sources[kinds[0]], inputs_of(metadata), input_name)
         reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
     answer = parse_reply(reply, model or key[1])
     cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
@@ -104,9 +105,7 @@ def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
     return replace(status, url=addresses[tag])
 
 
-def build_body(
-    kind: str, value: Any, inputs: list[infer_request.InputSpec], input_name: str
-) -> infer_request.InferRequest:
+def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) -> infer_request.InferRequest:
     """Build the request from the one input option that was given."""
     if kind == "data":
         return infer_request.from_json(_parsed(sys.stdin.read() if value == "-" else value), inputs, input_name)

@@ -68,6 +68,7 @@ HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_TRACEPARENT: Final = "traceparent"
 HEADER_TRACESTATE: Final = "tracestate"
 HEADER_COLD_START: Final = "x-pilotlight-cold-start"
+HEADER_HOLD_TIMEOUT: Final = "x-pilotlight-hold-timeout"  # seconds that a request may wait for a replica
 HEADER_REVISION: Final = "x-pilotlight-revision"  # that answered, where several have a share of the traffic
 HEADER_GRAPHS: Final = "x-pilotlight-graphs"  # InferenceGraphs that a request has come through
 HEADER_TAG: Final = "x-pilotlight-tag"

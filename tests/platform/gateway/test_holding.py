@@ -88,6 +88,23 @@ def test_whoever_waits_too_long_is_told_when_to_come_back() -> None:
     play(case)
 
 
+def test_a_client_says_how_long_it_may_wait() -> None:
+    async def case(bed: Bed) -> None:
+        bed.publish(route("iris", backend("iris-1", hold_s=60)))
+        late = await bed.ask("GET", "/iris/x", headers={"X-Pilotlight-Hold-Timeout": "0.05"})
+        assert (late.status, int(late.headers["x-pilotlight-cold-start"]) >= 50) == (503, True)
+        assert "0.05 s" in error_of(late)
+        asked = [
+            asyncio.ensure_future(bed.ask("GET", "/iris/x", headers={"X-Pilotlight-Hold-Timeout": value}))
+            for value in ("600", "soon", "nan")
+        ]
+        await held(bed, 3)
+        bed.publish(route("iris", backend("iris-1", await bed.origin())))
+        assert {answered.status for answered in await asyncio.gather(*asked)} == {200}
+
+    play(case)
+
+
 def test_more_than_the_limit_are_refused_at_once() -> None:
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1", hold_limit=2)))

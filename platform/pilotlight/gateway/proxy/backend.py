@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from pilotlight.contract import LATENCY_BUCKETS
+from pilotlight.contract import HEADER_COLD_START, LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport, Wake
 from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.proxy.upstream import LiveReplica
@@ -128,6 +128,8 @@ class PendingRequest(Protocol):
     cold: bool  # it waited because there was no replica at all
     backend: "LiveBackend | None"
 
+    @property
+    def max_hold_s(self) -> float: ...  # how long the client lets it be held
     @property
     def buffered(self) -> int: ...  # bytes of its body held in memory while it waits
     @property
@@ -277,7 +279,7 @@ class LiveBackend:
         return best
 
     def _hold(self, request: PendingRequest, now: float, front: bool) -> None:
-        config, left = self.config, request.arrived_at + self.config.hold_s - now
+        config, left = self.config, request.arrived_at + self._hold_s(request) - now
         # A retried request (`front`) was accepted before, so limits of the queue do not reject it.
         if config.unavailable and not self.replicas:
             self._reject(request, config.unavailable)
@@ -300,13 +302,16 @@ class LiveBackend:
 
     def _expire(self, request: PendingRequest) -> None:
         self.waiting.pop(request, None)
-        message = f"no replica of {self.key[1]!r} was free within {self.config.hold_s:g} s; try again later"
+        message = f"no replica of {self.key[1]!r} was free within {self._hold_s(request):g} s; try again later"
         self._reject(request, message)
+
+    def _hold_s(self, request: PendingRequest) -> float:
+        return min(self.config.hold_s, request.max_hold_s)
 
     def _reject_too_late(self, now: float) -> None:
         """Reject held requests whose deadline comes before the next start of a replica."""
         for request in [] if self.replicas else list(self.waiting):
-            if request.arrived_at + self.config.hold_s <= self.config.starts_at:
+            if request.arrived_at + self._hold_s(request) <= self.config.starts_at:
                 self.waiting.pop(request).cancel()
                 self._reject(request, self._too_late(now), self.config.starts_at - now)
 
@@ -315,9 +320,11 @@ class LiveBackend:
         return f"{self.config.revision} crashed and starts again in {wait_s} s, after this request's deadline"
 
     def _reject(self, request: PendingRequest, message: str, retry_s: float = RETRY_AFTER_S) -> None:
-        self.counts.rejected(self._clock())
+        now = self._clock()
+        self.counts.rejected(now)
         request.backend = None
-        request.reject(ErrorResponse(503, message, {"Retry-After": str(math.ceil(retry_s))}))
+        cold = {HEADER_COLD_START: str(int((now - request.arrived_at) * 1000))} if request.cold else {}
+        request.reject(ErrorResponse(503, message, {"Retry-After": str(math.ceil(retry_s)), **cold}))
 
     def _wake_if_unreachable(self, now: float) -> None:
         """Send a Wake now and every second while no replica is reachable."""

@@ -5,10 +5,11 @@ upstream connection. It is retried on another replica only if its replica cannot
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
+from pilotlight.contract import HEADER_COLD_START, HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.responses import (
@@ -111,6 +112,13 @@ class ProxiedRequest:
     @property
     def tag(self) -> str:
         return self.prepared.tag
+
+    @property
+    def max_hold_s(self) -> float:
+        try:
+            return float(self.prepared.head.headers.get(HEADER_HOLD_TIMEOUT, "inf"))
+        except ValueError:
+            return math.inf
 
     def now(self) -> float:
         return self.client.plane.clock()

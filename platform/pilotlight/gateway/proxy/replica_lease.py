@@ -1,6 +1,7 @@
 """Slot on a replica for a request of another protocol than HTTP/1.1, such as a gRPC call."""
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from pilotlight.gateway.proxy.backend import LiveBackend
@@ -45,6 +46,7 @@ class LeaseRequest:
     """Request for a slot, in the same queue as HTTP requests."""
 
     buffered = 0  # the caller buffers
+    max_hold_s = math.inf  # the caller withdraws at its deadline
 
     def __init__(self, key: RouteKey, tag: str, clock: Callable[[], float]) -> None:
         self.key = key

@@ -14,7 +14,7 @@ PREDICTOR = "pilotlight_predictor"
 # longest one counts, so `targets` is the interface and `targets.local` one implementation of it.
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "pilotlight": (
-        "contract", "errors", "jwt_verification", "wire", "v2_tensors",
+        "contract", "errors", "jwt_verification", "wire", "v2_tensors", "client",
         "k8s", "targets", "prometheus", "spec", "catalogue",
         "plan", "render", "lint", "release", "canary", "observability", "gateway", "targets.kubernetes",
         "controller", "targets.local", "targets.ssh_tunnel", "targets.docker", "targets.slurm", "targets.remote",

@@ -1,0 +1,154 @@
+"""Operations of OpenAI's protocol: chats, completions and embeddings, whole or as a stream of events."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pilotlight.client.errors import ResponseError
+from pilotlight.client.session import Call, Operation, Reply, Session, document_of, response_error
+
+if TYPE_CHECKING:
+    from pilotlight.client.tensors import Array
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
+Messages = str | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A response of a text model, or one part of a stream; `str()` is its text. `document` is all that came."""
+
+    document: Mapping[str, Any]
+    cold_start_s: float = 0.0
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        """Return the first choice's message or delta, with `content` and `tool_calls`; a completion has `text`."""
+        choice = self._choice
+        message: Mapping[str, Any] = choice.get("message") or choice.get("delta") or choice
+        return message
+
+    @property
+    def text(self) -> str:
+        return str(self.message.get("content") or self.message.get("text") or "")
+
+    @property
+    def finish_reason(self) -> str:
+        return str(self._choice.get("finish_reason") or "")
+
+    @property
+    def usage(self) -> Mapping[str, Any]:
+        return self.document.get("usage") or {}
+
+    @property
+    def _choice(self) -> Mapping[str, Any]:
+        return next(iter(self.document.get("choices") or ()), {})
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class CompletionStream:
+    """Decoder of server-sent events: feed it chunks, get completions. `complete` once the server has said so."""
+
+    def __init__(self, reply: Reply, call: Call) -> None:
+        self.reply, self.call = reply, call
+        self.complete = False
+        self._buffer = b""
+
+    def feed(self, chunk: bytes) -> list[Completion]:
+        """Return the events that are complete. Raise ResponseError for one that is an error."""
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        parts = []
+        for line in lines:
+            data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
+            if data == b"[DONE]":
+                self.complete = True
+            elif data:
+                parts.append(self._completion(data))
+        return parts
+
+    def _completion(self, data: bytes) -> Completion:
+        document = json.loads(data)
+        if "error" in document:
+            raise response_error(Reply(0, {}, data), "stream")
+        return Completion(document, self.call.cold_start_s)
+
+    def end(self) -> None:
+        """Raise ResponseError if the chunks ended before the stream did."""
+        if not self.complete:
+            raise ResponseError("the stream ended before its end was announced", 0, "no [DONE]")
+
+
+def chat(
+    session: Session, /, messages: Messages, *, model: str = "", timeout: float | None = None, **options: Any
+) -> Operation[Completion]:
+    """Return the answer to messages, or to one text of the user.
+
+    `options` are fields of the request, such as max_tokens, temperature, tools, response_format. `timeout` are seconds
+    for the whole call, cold start and repetitions included. Raise ResponseError, ConnectionFailed, DeadlineExceeded.
+    """
+    return (yield from _complete(session, CHAT, _chat_request(messages, model, options), timeout))
+
+
+def stream_chat(
+    session: Session, /, messages: Messages, *, model: str = "", timeout: float | None = None, **options: Any
+) -> Operation[CompletionStream]:
+    """Iterate over the answer as it is generated; arguments and errors as of `chat`."""
+    return (yield from _stream(session, CHAT, _chat_request(messages, model, options), timeout))
+
+
+def complete(
+    session: Session, /, prompt: str, *, model: str = "", timeout: float | None = None, **options: Any
+) -> Operation[Completion]:
+    """Return the text that continues a prompt; arguments and errors as of `chat`."""
+    return (yield from _complete(session, COMPLETIONS, _request(model, options, prompt=prompt), timeout))
+
+
+def stream_complete(
+    session: Session, /, prompt: str, *, model: str = "", timeout: float | None = None, **options: Any
+) -> Operation[CompletionStream]:
+    """Iterate over the continuation of a prompt as it is generated; arguments and errors as of `chat`."""
+    return (yield from _stream(session, COMPLETIONS, _request(model, options, prompt=prompt), timeout))
+
+
+def embed(
+    session: Session, /, texts: str | Sequence[str], *, model: str = "", timeout: float | None = None, **options: Any
+) -> Operation["Array"]:
+    """Return one float32 row for each text; errors as of `chat`."""
+    import numpy as np
+
+    several = [texts] if isinstance(texts, str) else list(texts)
+    call = session.call(timeout)
+    reply = yield from call.post_json(EMBEDDINGS, _request(model, options, input=several))
+    rows = document_of(reply, model or session.url)["data"]
+    return np.array([each["embedding"] for each in sorted(rows, key=lambda each: int(each["index"]))], np.float32)
+
+
+def _complete(session: Session, path: str, document: Mapping[str, Any], timeout: float | None) -> Operation[Completion]:
+    call = session.call(timeout)
+    reply = yield from call.post_json(path, document)
+    answer = document_of(reply, str(document.get("model") or session.url))
+    return Completion(answer, call.cold_start_s)
+
+
+def _stream(
+    session: Session, path: str, document: Mapping[str, Any], timeout: float | None
+) -> Operation[CompletionStream]:
+    call = session.call(timeout)
+    reply = yield from call.post_json(path, {**document, "stream": True}, stream=True)
+    if reply.chunks is None:
+        raise response_error(reply, str(document.get("model") or session.url))
+    return CompletionStream(reply, call)
+
+
+def _chat_request(messages: Messages, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    several = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    return _request(model, options, messages=several)
+
+
+def _request(model: str, options: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**({"model": model} if model else {}), **fields, **options}

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping
 
+from bench.client_cases import python_client
 from bench.load import WARM_UP_S, BenchError, Target, send, send_beside_flood
 from bench.models import iris_payload
 from bench.own_cases import copy_mb_s, imports_s, sink_mb_s, workers
@@ -124,6 +125,7 @@ CASES: Mapping[str, Callable[[Subject, float], Figures]] = {
     "crowd": crowded,
     "workers": workers,
     "tables": tables,
+    "python_client": python_client,
 }
 
 

@@ -159,6 +159,22 @@ PROMISES: tuple[Promise, ...] = (
         )
         for rows, what in ((1, "1 row"), (64, "64 rows"))
     ),
+    *(
+        Promise(
+            f"Python client, {what}: AsyncClient's requests/s, of tritonclient.http's",
+            0.9,
+            figure(f"python_client.{load}.factor"),
+            said(
+                f"{{0[python_client.{load}.pilotlight_rps]:,.0f}} of {{0[python_client.{load}.triton_rps]:,.0f}} "
+                f"requests/s; tritonclient.http.aio reaches {{0[python_client.{load}.triton_aio_rps]:,.0f}}"
+            ),
+        )
+        for load, what in (
+            ("iris.c1", "1 row, 1 caller"),
+            ("iris.c32", "1 row, 32 callers"),
+            ("image.c8", "602 KB, 8 callers"),
+        )
+    ),
     Promise("exec → model ready", 0.25, figure("start.ready_s"), IMPORTS, " s", more_is_better=False),
     Promise(
         "exec → model ready: time, of KServe's", 0.25, times("start.ready_s", "kserve"), IMPORTS, more_is_better=False

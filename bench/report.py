@@ -77,6 +77,15 @@ ROWS: tuple[Row, ...] = (
         for count in (1, 2)
     ),
     *(
+        Row(f"python_client.{load}.{client}_rps", f"{title}, {what}: requests/s", True, 0, False)
+        for load, what in (("iris.c1", "1 caller"), ("iris.c32", "32 callers"), ("image.c8", "602 KB, 8 callers"))
+        for client, title in (
+            ("pilotlight", "AsyncClient"),
+            ("triton", "tritonclient.http"),
+            ("triton_aio", "tritonclient.http.aio"),
+        )
+    ),
+    *(
         row
         for name, title in (("sklearn", "scikit-learn"), ("xgboost", "XGBoost"), ("lightgbm", "LightGBM"))
         for row in (

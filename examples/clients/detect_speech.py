@@ -4,10 +4,12 @@ WAV is mono, 16 kHz, 16 bits. The server keeps nothing between requests: each an
 """
 
 import argparse
-import array
+import os
 import wave
 
-import v2
+import numpy as np
+
+from pilotlight.client import Client
 
 RATE, CHUNK, CONTEXT = 16000, 512, 64
 NAMES = {
@@ -16,7 +18,7 @@ NAMES = {
 }
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--url", default=v2.URL)
+parser.add_argument("--url", default=os.environ.get("PREDICTOR_URL", "http://127.0.0.1:8080"))
 parser.add_argument("--model", choices=NAMES, default="vad")
 parser.add_argument("wav", metavar="WAV")
 arguments = parser.parse_args()
@@ -24,21 +26,18 @@ arguments = parser.parse_args()
 with wave.open(arguments.wav) as file:
     if (file.getnchannels(), file.getframerate(), file.getsampwidth()) != (1, RATE, 2):
         raise SystemExit(f"{arguments.wav}: must be mono, 16 kHz, 16 bits")
-    samples = [value / 32768 for value in array.array("h", file.readframes(file.getnframes()))]
+    samples = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
 
 audio_name, state_name, probability_name, next_state_name = NAMES[arguments.model]
-state: list[float] = [0.0] * 256
-samples = [0.0] * CONTEXT + samples
+client, state = Client(arguments.url), np.zeros((2, 1, 128))
+samples = np.concatenate([np.zeros(CONTEXT), samples])
 speaking = False
 for start in range(0, len(samples) - CONTEXT - CHUNK + 1, CHUNK):
-    inputs = [
-        v2.tensor(audio_name, "FP32", [1, CONTEXT + CHUNK], samples[start : start + CONTEXT + CHUNK]),
-        v2.tensor(state_name, "FP32", [2, 1, 128], state),
-    ]
+    inputs = {audio_name: samples[start : start + CONTEXT + CHUNK], state_name: state}
     if arguments.model == "vad":
-        inputs.append(v2.tensor("sr", "INT64", [1], [RATE]))
-    outputs = v2.infer(arguments.url, arguments.model, inputs)
-    state = outputs[next_state_name]["data"]
-    if (outputs[probability_name]["data"][0] > 0.5) is not speaking:
+        inputs["sr"] = np.array([RATE])
+    result = client.infer(arguments.model, inputs)
+    state = result[next_state_name]
+    if (result[probability_name].item() > 0.5) is not speaking:
         speaking = not speaking
         print(f"{start / RATE:5.2f} s  {'speech' if speaking else 'silence'}")

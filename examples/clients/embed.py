@@ -4,19 +4,15 @@ The vectors have length 1, so the product of two is the cosine of their angle: 1
 """
 
 import argparse
+import os
 
-import v2
+from pilotlight.client import Client
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--url", default=v2.URL)
+parser.add_argument("--url", default=os.environ.get("PREDICTOR_URL", "http://127.0.0.1:8080"))
 parser.add_argument("sentences", metavar="SENTENCE", nargs="+")
 arguments = parser.parse_args()
 
-sentences = arguments.sentences
-text = v2.tensor("text", "BYTES", [len(sentences), 1], sentences)
-answer = v2.infer(arguments.url, "embed_text", [text])["embedding"]
-width = answer["shape"][1]
-vectors = [answer["data"][row * width : (row + 1) * width] for row in range(len(sentences))]
-for sentence, vector in zip(sentences, vectors, strict=True):
-    cosines = (sum(a * b for a, b in zip(vector, other, strict=True)) for other in vectors)
+vectors = Client(arguments.url).embed(arguments.sentences, model="embed_text")
+for sentence, cosines in zip(arguments.sentences, vectors @ vectors.T, strict=True):
     print(*(f"{cosine:6.3f}" for cosine in cosines), "", sentence)

@@ -1,16 +1,18 @@
 """Prints the text in pictures: python examples/clients/read_text.py [--url URL] PICTURE…"""
 
 import argparse
+import os
 from pathlib import Path
 
-import v2
+from pilotlight.client import Client
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--url", default=v2.URL)
+parser.add_argument("--url", default=os.environ.get("PREDICTOR_URL", "http://127.0.0.1:8080"))
 parser.add_argument("pictures", metavar="PICTURE", nargs="+", type=Path)
 arguments = parser.parse_args()
 
+client = Client(arguments.url)
 for picture in arguments.pictures:
-    outputs = v2.infer_bytes(arguments.url, "read_text", "image", [picture.read_bytes()], [1])
-    for line, score in zip(outputs["text"]["data"], outputs["score"]["data"], strict=True):
+    result = client.infer("read_text", [picture.read_bytes()])
+    for line, score in zip(result.strings("text"), result["score"], strict=True):
         print(f"{score:.2f}  {line}")

@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
 
 import numpy as np
 import pytest
 from examples.build import build
-from examples.clients import v2
 from examples.iris import train
+
+from pilotlight.client import Client, ResponseError
+from pilotlight.wire.http_client import HttpClient
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT = 240  # seconds; torch alone takes many on a busy machine
@@ -50,7 +51,7 @@ def wait_until_ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
     url = ""
     while time.monotonic() < deadline and process.poll() is None:
         url = url or listening_url(log.read_text())
-        if url and answers(f"{url}/v2/health/ready"):
+        if url and Client(url, retries=0, timeout=5).ready():
             return url
         time.sleep(0.05)
     pytest.fail(f"the predictor is not ready; exit code {process.poll()}; its log:\n{log.read_text()[-6000:]}")
@@ -63,17 +64,6 @@ def listening_url(log: str) -> str:
     return ""
 
 
-def answers(url: str) -> bool:
-    try:
-        with v2.DIRECT.open(url, timeout=5) as response:
-            return bool(response.status == 200)
-    except HTTPError as error:
-        error.close()
-        return False
-    except (URLError, OSError):
-        return False
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     repository = tmp_path_factory.mktemp("models")
@@ -82,14 +72,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running
 
 
-def array(output: dict[str, Any]) -> Array:
-    return np.array(output["data"]).reshape(output["shape"])
-
-
 def test_iris_classifies_the_flowers_it_knows(url: str) -> None:
     x, species = train.read()
-    batches = [v2.infer(url, "iris", [v2.tensor("x", "FP32", [50, 4], part.ravel())]) for part in np.split(x, 3)]
-    y = np.vstack([array(batch["y"]) for batch in batches])
+    y = np.vstack([Client(url).infer("iris", part)["y"] for part in np.split(x, 3)])
     assert (y.argmax(axis=1) == species.argmax(axis=1)).mean() >= 0.96
     np.testing.assert_allclose(y.sum(axis=1), 1, atol=1e-5)
 
@@ -97,10 +82,10 @@ def test_iris_classifies_the_flowers_it_knows(url: str) -> None:
 def test_file_type_agrees_with_magika_itself(url: str) -> None:
     magika = pytest.importorskip("magika").Magika()
     for content in contents():
-        outputs = v2.infer_bytes(url, "file_type", "content", [content], [1, 1])
+        result = Client(url).infer("file_type", [content])
         expected = magika.identify_bytes(content)
-        assert outputs["label"]["data"] == [str(expected.output.label)]
-        assert outputs["score"]["data"][0] == pytest.approx(expected.score, abs=1e-3)
+        assert result.strings("label") == [str(expected.output.label)]
+        assert result["score"].item() == pytest.approx(expected.score, abs=1e-3)
 
 
 def contents() -> list[bytes]:
@@ -113,17 +98,16 @@ def contents() -> list[bytes]:
 
 @pytest.mark.parametrize(("kind", "label"), [("PNG", "png"), ("JPEG", "jpeg"), ("PDF", "pdf"), ("GIF", "gif")])
 def test_file_type_knows_the_formats_of_pictures(url: str, kind: str, label: str) -> None:
-    outputs = v2.infer_bytes(url, "file_type", "content", [picture("", image_format=kind)], [1, 1])
-    assert outputs["label"]["data"] == [label]
+    assert Client(url).infer("file_type", [picture("", image_format=kind)]).strings("label") == [label]
 
 
 def test_file_type_gives_the_best_classes_with_their_labels(url: str) -> None:
-    request = {
-        "inputs": [v2.tensor("content", "BYTES", [1, 1], [Path(__file__).read_text()])],
-        "outputs": [{"name": "probabilities", "parameters": {"classification": 2}}],
-    }
-    answer = v2.post(f"{url}/v2/models/file_type/infer", json.dumps(request).encode())
-    best, second = answer["probabilities"]["data"]
+    content = {"name": "content", "datatype": "BYTES", "shape": [1, 1], "data": [Path(__file__).read_text()]}
+    outputs = [{"name": "probabilities", "parameters": {"classification": 2}}]
+    body = json.dumps({"inputs": [content], "outputs": outputs}).encode()
+    with HttpClient(url, 60) as client:
+        answer = json.loads(client.request("POST", "/v2/models/file_type/infer", body).body)
+    best, second = answer["outputs"][0]["data"]
     assert best.endswith(":python")
     assert float(best.split(":")[0]) > float(second.split(":")[0])
 
@@ -144,14 +128,14 @@ def speech_probabilities(url: str, model: str) -> list[float]:
     """One probability for each 32 ms of the first second, the state handed from answer to request."""
     with wave.open(str(ROOT / "examples" / "vad" / "speech.wav")) as file:
         audio = np.frombuffer(file.readframes(16000), dtype="<i2") / 32768
-    audio, state, found = np.concatenate([np.zeros(64), audio]), np.zeros(256), []
+    audio, state, found = np.concatenate([np.zeros(64), audio]), np.zeros((2, 1, 128)), []
+    client = Client(url)
     names = ("input", "state") if model == "vad" else ("INPUT__0", "INPUT__1")
-    rate = [v2.tensor("sr", "INT64", [1], [16000])] if model == "vad" else []
+    rate = {"sr": [16000]} if model == "vad" else {}
     for start in range(0, 16000 - 511, 512):
-        chunk = v2.tensor(names[0], "FP32", [1, 576], audio[start : start + 576])
-        outputs = list(v2.infer(url, model, [chunk, v2.tensor(names[1], "FP32", [2, 1, 128], state), *rate]).values())
-        found.append(outputs[0]["data"][0])
-        state = outputs[1]["data"]
+        inputs = {names[0]: audio[start : start + 576], names[1]: state, **rate}
+        probability, state = client.infer(model, inputs).values()
+        found.append(probability.item())
     return found
 
 
@@ -165,7 +149,7 @@ REFERENCE = (0.126535, -0.032851, -0.029060, 0.044407, -0.043445, 0.032097, 0.04
 
 
 def embeddings(url: str, *sentences: str) -> Array:
-    return array(v2.infer(url, "embed_text", [v2.tensor("text", "BYTES", [len(sentences), 1], sentences)])["embedding"])
+    return Client(url).infer("embed_text", [[each] for each in sentences])["embedding"]
 
 
 def test_embeddings_are_those_of_the_reference_implementation(url: str) -> None:
@@ -195,33 +179,31 @@ def picture(text: str, image_format: str = "PNG") -> bytes:
 
 def test_the_text_of_a_picture_is_read_line_by_line(url: str) -> None:
     lines = ["Pilotlight serves models", "Invoice 2024: 1,250.00 EUR"]
-    outputs = v2.infer_bytes(url, "read_text", "image", [picture("\n".join(lines))], [1])
+    result = Client(url).infer("read_text", [picture("\n".join(lines))])
     # The network loses spaces in tight type, in RapidOCR's own pipeline too, so they are not compared.
-    assert [line.replace(" ", "") for line in outputs["text"]["data"]] == [line.replace(" ", "") for line in lines]
-    assert min(outputs["score"]["data"]) > 0.9
-    left, top, right, bottom = array(outputs["box"])[1]
+    assert [line.replace(" ", "") for line in result.strings("text")] == [line.replace(" ", "") for line in lines]
+    assert result["score"].min() > 0.9
+    left, top, right, bottom = result["box"][1]
     assert (left, right) == (pytest.approx(30, abs=15), pytest.approx(430, abs=25))
     assert top < bottom
 
 
 def test_a_blank_picture_has_no_text(url: str) -> None:
-    outputs = v2.infer_bytes(url, "read_text", "image", [picture("")], [1])
-    assert outputs["text"]["data"] == []
-    assert outputs["box"]["shape"] == [0, 4]
+    result = Client(url).infer("read_text", [picture("")])
+    assert result.strings("text") == []
+    assert result["box"].shape == (0, 4)
 
 
 def test_bytes_that_are_no_picture_are_the_clients_fault(url: str) -> None:
-    with pytest.raises(HTTPError) as refused:
-        v2.infer_bytes(url, "read_text", "image", [b"not a picture"], [1])
-    with refused.value as reply:
-        assert reply.code == 400
-        assert "must hold the bytes of a picture" in json.load(reply)["error"]
+    with pytest.raises(ResponseError, match="must hold the bytes of a picture") as refused:
+        Client(url).infer("read_text", [b"not a picture"])
+    assert refused.value.status == 400
 
 
 def test_the_settings_file_serves_the_iris_model(tmp_path: Path) -> None:
     with predictor(tmp_path, "--config", "examples/inference.yaml") as running:
-        outputs = v2.infer(running, "iris", [v2.tensor("x", "FP32", [1, 4], [5.1, 3.5, 1.4, 0.2])])
-    assert array(next(iter(outputs.values()))).argmax() == 0
+        result = Client(running).infer("iris", [5.1, 3.5, 1.4, 0.2])
+    assert result["y"].argmax() == 0
 
 
 def readme_commands() -> Iterator[Any]:

@@ -39,8 +39,8 @@ def _parse(head: bytes) -> tuple[ResponseHead, dict[str, str]]:
 class ResponseReader:
     """One response, fed with bytes as they come."""
 
-    def __init__(self, method: str) -> None:
-        self._method, self._buffer = method, b""
+    def __init__(self) -> None:
+        self._buffer = b""
         self._head: ResponseHead | None = None
         self.headers: dict[str, str] = {}
         self.status, self.done, self.keep_alive = 0, False, False
@@ -137,7 +137,7 @@ class BlockingTransport(_Transport[socket.socket]):
     """Any number of threads may send."""
 
     def send(self, request: Request) -> Reply:
-        connection, response = self.take() or self._connect(request.deadline), ResponseReader(request.method)
+        connection, response = self.take() or self._connect(request.deadline), ResponseReader()
         chunks = self._exchange(connection, request, response)
         first = next(chunks, b"")
         if request.stream and response.status == 200:
@@ -153,9 +153,9 @@ class BlockingTransport(_Transport[socket.socket]):
                     connection.sendall(piece)
             while not response.done:
                 connection.settimeout(_left(request.deadline))
-                piece = response.feed(connection.recv(READ_BYTES))
+                body = response.feed(connection.recv(READ_BYTES))
                 if response.status:
-                    yield piece
+                    yield body
         except OSError as error:
             raise _lost(error) from None
         finally:
@@ -168,11 +168,9 @@ class BlockingTransport(_Transport[socket.socket]):
             connection = socket.create_connection(self.address, timeout=_left(deadline))
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return (
-                    self.context.wrap_socket(connection, server_hostname=self.address[0])
-                    if self.context
-                    else connection
-                )
+                if self.context:
+                    return self.context.wrap_socket(connection, server_hostname=self.address[0])
+                return connection
             except BaseException:
                 connection.close()
                 raise
@@ -201,7 +199,7 @@ class AsyncioTransport(_Transport[Streams]):
         if self._loop is not asyncio.get_running_loop():
             raise RuntimeError("an AsyncClient belongs to the event loop of its first call: make one for each loop")
         connection = self.take() or await self._connect(request.deadline)
-        pieces, response = list[bytes](), ResponseReader(request.method)
+        pieces, response = list[bytes](), ResponseReader()
         chunks = self._exchange(connection, request, response)
         async for piece in chunks:
             if request.stream and response.status == 200:
@@ -214,7 +212,8 @@ class AsyncioTransport(_Transport[Streams]):
         reader, writer = connection
         try:
             pieces = render(self.host, request)
-            writer.writelines(pieces)
+            for piece in pieces:  # writelines would join them
+                writer.write(piece)
             if len(pieces) > 1:
                 with suppress(*REFUSED):
                     async with asyncio.timeout(_left(request.deadline)):
@@ -222,9 +221,9 @@ class AsyncioTransport(_Transport[Streams]):
             while not response.done:
                 async with asyncio.timeout(_left(request.deadline)):
                     data = await reader.read(READ_BYTES)
-                piece = response.feed(data)
+                body = response.feed(data)
                 if response.status:
-                    yield piece
+                    yield body
         except OSError as error:
             raise _lost(error) from None
         finally:

@@ -16,6 +16,7 @@ from tests.eventually import eventually_async
 from tests.onnx_models import write_identity
 from tests.platform.client.conftest import Ask
 from tests.platform.client.scripted_server import CLOSE, METADATA, RESULT, SILENCE, reply, scripted, starting
+from tests.platform.gateway.bed import Bed, backend, play, route
 from tests.serving import RunningServer
 
 from pilotlight.client import (
@@ -290,3 +291,15 @@ def test_closing_a_client_closes_its_connections() -> None:
             await eventually_async(lambda: server.open[0].fileno() == -1, "the connection to end")
 
     asyncio.run(scene())
+
+
+def test_a_service_at_zero_that_does_not_start_in_time_is_a_cold_start() -> None:
+    """The real gateway holds the request, and answers before the client's deadline."""
+
+    async def case(bed: Bed) -> None:
+        bed.publish(route("iris", backend("iris-1")))
+        async with AsyncClient(f"http://127.0.0.1:{bed.port}/iris", timeout=1.5) as client:
+            with pytest.raises(ColdStartTimeout, match=r"still starting after .*no replica of 'iris' was free within"):
+                await client.infer("iris", [1.0])
+
+    play(case)

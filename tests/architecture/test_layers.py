@@ -16,7 +16,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "pilotlight": (
         "contract", "errors", "jwt_verification", "wire", "v2_tensors", "client",
         "k8s", "targets", "prometheus", "spec", "catalogue",
-        "plan", "render", "lint", "release", "canary", "observability", "gateway", "targets.kubernetes",
+        "plan", "render", "lint", "release", "canaries", "observability", "gateway", "targets.kubernetes",
         "controller", "targets.local", "targets.ssh_tunnel", "targets.docker", "targets.slurm", "targets.remote",
         "targets.lepton", "targets.brev", "targets.table", "api", "microservices", "console", "control_plane",
     ),

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from pilotlight.canary.canary_state import Canary, CanaryHistory, Measurement
+from pilotlight.canaries.canary_state import Canary, CanaryHistory, Measurement
 from pilotlight.spec.canary_policy import CanaryPolicy
 from platformctl.canary import view
 

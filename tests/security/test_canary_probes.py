@@ -9,13 +9,13 @@ from threading import Thread, Timer
 from typing import Any
 
 import pytest
-from tests.platform.canary.runner.fake_target import PaperTarget
-from tests.platform.canary.runner.test_deaths import current
-from tests.platform.canary.runner.test_no_data import with_policy
+from tests.platform.canaries.runner.fake_target import PaperTarget
+from tests.platform.canaries.runner.test_deaths import current
+from tests.platform.canaries.runner.test_no_data import with_policy
 
-from pilotlight.canary import probes
-from pilotlight.canary.controller import CanaryController, WakeEvent
-from pilotlight.canary.runner import CanaryRunner
+from pilotlight.canaries import probes
+from pilotlight.canaries.controller import CanaryController, WakeEvent
+from pilotlight.canaries.runner import CanaryRunner
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.spec.canary_policy import parse_policy
 from pilotlight.targets.target import RevisionStatus, ServiceStatus

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from pilotlight.canary import stored_history
-from pilotlight.canary.start_request import running_canary
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.start_request import running_canary
 from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut, UsageError
 from pilotlight.release import apply, history
 from pilotlight.targets.target import service_argument
@@ -19,8 +19,8 @@ from platformctl.canary import view
 from platformctl.services import status_views, wait_ready
 
 if TYPE_CHECKING:
-    from pilotlight.canary.canary_state import Canary, CanaryCommand, CanaryHistory
-    from pilotlight.canary.runner import CanaryRunner
+    from pilotlight.canaries.canary_state import Canary, CanaryCommand, CanaryHistory
+    from pilotlight.canaries.runner import CanaryRunner
     from pilotlight.spec.service import Service
     from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, Target
 
@@ -41,7 +41,7 @@ def follow(
     Raises RolledBack, and TimedOut if a pause lasts longer than `max_pause_s`. Without `wait_through_pauses` an
     automatic pause raises PlatformError, or returns the canary if it only awaits promotion.
     """
-    from pilotlight.canary.next_action import PAUSED_MANUALLY
+    from pilotlight.canaries.next_action import PAUSED_MANUALLY
 
     first = read_history(target, key).current
     if first is None:
@@ -143,7 +143,7 @@ def _next_commands(key: "Key") -> str:
 
 
 def _outcome(key: "Key", canary: "Canary") -> "Canary":
-    from pilotlight.canary.next_action import AWAITING_PROMOTION
+    from pilotlight.canaries.next_action import AWAITING_PROMOTION
 
     service = "/".join(key)
     if canary.phase == "Paused" and canary.reason != AWAITING_PROMOTION:
@@ -193,7 +193,7 @@ def _runner(target: "Target") -> "CanaryRunner | None":
     """Return a runner where no control process ticks canaries; imported here: most deploys need none."""
     if target.embedded:
         return None
-    from pilotlight.canary.runner import CanaryRunner
+    from pilotlight.canaries.runner import CanaryRunner
 
     return CanaryRunner(target)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pilotlight.canary.start_request import CanaryRequest, CheckedCanary, running_canary, start
+from pilotlight.canaries.start_request import CanaryRequest, CheckedCanary, running_canary, start
 from pilotlight.errors import UsageError
 from platformctl import output, targets
 from platformctl.canary import follow
@@ -19,7 +19,7 @@ from platformctl.options import ApplyOptions, warn
 from platformctl.services import rollout, status_views
 
 if TYPE_CHECKING:
-    from pilotlight.canary.canary_state import Canary
+    from pilotlight.canaries.canary_state import Canary
     from pilotlight.spec.canary_policy import CanaryPolicy
     from pilotlight.targets.target import Target
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from platformctl import output
 
 if TYPE_CHECKING:
-    from pilotlight.canary.canary_state import Canary, CanaryHistory, Measurement
+    from pilotlight.canaries.canary_state import Canary, CanaryHistory, Measurement
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 TREND: Final = 20  # latest measurements per check

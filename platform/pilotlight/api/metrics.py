@@ -13,8 +13,8 @@ from msgspec import json
 
 from pilotlight.api.route_types import Route
 from pilotlight.api.target_adapters import BACKEND, ENGINE
-from pilotlight.canary.canary_state import CanaryHistory
-from pilotlight.canary.stored_history import decode_history
+from pilotlight.canaries.canary_state import CanaryHistory
+from pilotlight.canaries.stored_history import decode_history
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control import metrics_export

@@ -15,8 +15,8 @@ from msgspec import Struct, field, json
 from pilotlight.api.route_types import Route
 from pilotlight.api.services import SERVICE, key_of
 from pilotlight.api.target_adapters import BACKEND, ENGINE, Backend
-from pilotlight.canary import stored_history
-from pilotlight.canary.canary_state import CanaryCommand
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.canary_state import CanaryCommand
 from pilotlight.console.sessions import PREFIX
 from pilotlight.errors import Conflict
 from pilotlight.targets.target import CanaryRecord, Key

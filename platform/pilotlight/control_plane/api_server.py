@@ -14,7 +14,7 @@ from typing import Final
 from aiohttp import web
 
 from pilotlight.api.target_adapters import TargetBackend
-from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
+from pilotlight.canaries.controller import WakeEvent, controller_thread, run_controller
 from pilotlight.control_plane.app import make_target_app
 from pilotlight.control_plane.idle_connections import close_idle_connections
 from pilotlight.errors import PlatformError, UsageError

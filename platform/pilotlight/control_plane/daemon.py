@@ -223,7 +223,7 @@ async def _run_housekeeping(engine: Any, settings: Options, held_lock: int) -> N
 
 def _canaries(engine: Any, settings: Options) -> contextlib.AbstractAsyncContextManager[None]:
     """Run the canary controller, woken by every change, and at start for a canary in progress."""
-    from pilotlight.canary.controller import WakeEvent, controller_thread
+    from pilotlight.canaries.controller import WakeEvent, controller_thread
 
     wake_event = WakeEvent(notified=True)
     engine.on_canary_change = wake_event.wake
@@ -236,7 +236,7 @@ def _run_canaries(folder: Home, wake_event: Any) -> None:
     """Wait for the first canary before importing the controller: most platforms have none."""
     if not wake_event.wait(None):
         return
-    from pilotlight.canary.controller import run_controller
+    from pilotlight.canaries.controller import run_controller
     from pilotlight.targets.local import control_process_launcher
     from pilotlight.targets.local.client import LocalTarget
 

@@ -7,7 +7,7 @@ others, and its installation would restart every service.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from pilotlight.canary.canary_state import Canary
+from pilotlight.canaries.canary_state import Canary
 from pilotlight.errors import Conflict, PlatformError, TimedOut
 from pilotlight.k8s import names
 from pilotlight.release.apply import read_release

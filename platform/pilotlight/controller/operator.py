@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import kopf
 
-from pilotlight.canary.controller import WakeEvent, controller_thread, run_controller
+from pilotlight.canaries.controller import WakeEvent, controller_thread, run_controller
 from pilotlight.controller import decision
 from pilotlight.controller.api_session import open_session
 from pilotlight.controller.decision import MAX_BACKOFF_S

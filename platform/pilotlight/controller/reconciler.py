@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from pilotlight.canary import start_request, stored_history
-from pilotlight.canary.canary_state import Canary
+from pilotlight.canaries import start_request, stored_history
+from pilotlight.canaries.canary_state import Canary
 from pilotlight.controller import decision
 from pilotlight.controller.decision import Decision, Observed
 from pilotlight.controller.object_cache import CachedCluster

@@ -7,7 +7,7 @@ a cluster and survive a restart of the exporter.
 from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
-from pilotlight.canary.canary_state import ENDED, CanaryHistory, Phase
+from pilotlight.canaries.canary_state import ENDED, CanaryHistory, Phase
 from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,

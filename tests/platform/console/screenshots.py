@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from tests.embedded import FLOWER, ROOT, Platform, serverless
-from tests.platform.canary.runner.conftest import better, iris, ledger, worse
+from tests.platform.canaries.runner.conftest import better, iris, ledger, worse
 from tests.platform.console.chromium import FLAGS, chromium
 
 FOLDER: Final = ROOT / "docs" / "console"

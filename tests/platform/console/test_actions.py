@@ -8,9 +8,9 @@ from playwright.sync_api import Locator, expect
 from tests.embedded import Platform
 from tests.platform.console.conftest import PATIENCE_MS, Console, document
 
-from pilotlight.canary import stored_history
-from pilotlight.canary.canary_state import Canary
-from pilotlight.canary.runner import apply_release, start_canary
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.canary_state import Canary
+from pilotlight.canaries.runner import apply_release, start_canary
 from pilotlight.plan.types import Capabilities
 from pilotlight.release import apply, history
 from pilotlight.release.plan_and_render import Sources, read

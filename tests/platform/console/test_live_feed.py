@@ -13,7 +13,7 @@ from aiohttp import ClientSession, CookieJar, web
 from tests.platform.api.conftest import TOKEN, Remembering, Served
 from tests.platform.console.test_routes import Visitor
 
-from pilotlight.canary.canary_state import Canary, CanaryHistory
+from pilotlight.canaries.canary_state import Canary, CanaryHistory
 from pilotlight.console import live_feed
 from pilotlight.console.sessions import HEADER_PROOF
 from pilotlight.control_plane.app import make_app

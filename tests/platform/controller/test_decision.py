@@ -7,7 +7,7 @@ from msgspec import json
 from msgspec.structs import replace
 from tests.platform.controller.documents import IRIS, RUNTIME, Json, annotated, iris
 
-from pilotlight.canary.canary_state import Canary
+from pilotlight.canaries.canary_state import Canary
 from pilotlight.controller.decision import Observed, catalogue_changed, decide, failure, retry_s
 from pilotlight.errors import Conflict, PlatformError, TimedOut
 from pilotlight.plan.types import Capabilities

@@ -8,10 +8,10 @@ from tests.platform.controller.documents import IRIS, KEY, KIND, Json, annotated
 from tests.platform.targets.kubernetes.fake_cluster import KNATIVE
 from tests.platform.targets.kubernetes.live_cluster import LIVE, LiveCluster
 
-from pilotlight.canary import observation, stored_history
-from pilotlight.canary.actions import RollBack
-from pilotlight.canary.probes import Deadline
-from pilotlight.canary.runner import CanaryRunner, execute
+from pilotlight.canaries import observation, stored_history
+from pilotlight.canaries.actions import RollBack
+from pilotlight.canaries.probes import Deadline
+from pilotlight.canaries.runner import CanaryRunner, execute
 from pilotlight.controller.object_cache import WATCHED, CachedCluster, ObjectCache
 from pilotlight.controller.reconciler import Reconciler
 from pilotlight.controller.settings import ControllerSettings

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from pilotlight.canary.canary_state import Canary, CanaryHistory, Measurement
+from pilotlight.canaries.canary_state import Canary, CanaryHistory, Measurement
 from pilotlight.observability import control_metrics
 from pilotlight.spec.canary_policy import CanaryPolicy, Check
 from pilotlight.targets.target import RevisionStatus, ServiceStatus

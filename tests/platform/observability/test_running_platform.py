@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 from tests.embedded import Platform
-from tests.platform.canary.runner.conftest import ASK, CHECKS, better, current, iris, worse
+from tests.platform.canaries.runner.conftest import ASK, CHECKS, better, current, iris, worse
 from tests.platform.observability.queries import PANELS, RULES, expressions, needs_gpu
 
 from pilotlight.api import metrics

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotlight.canary import stored_history
-from pilotlight.canary.start_request import CanaryRequest, running_canary
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.start_request import CanaryRequest, running_canary
 from pilotlight.errors import UsageError
 from pilotlight.release import apply, history
 from platformctl import options, output, targets
@@ -17,7 +17,7 @@ from platformctl.canary import view
 from platformctl.services import rollout, status_views
 
 if TYPE_CHECKING:
-    from pilotlight.canary.canary_state import CanaryCommand, CanaryHistory
+    from pilotlight.canaries.canary_state import CanaryCommand, CanaryHistory
     from pilotlight.targets.target import Key, Target
 
 

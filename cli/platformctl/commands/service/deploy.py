@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pilotlight.canary.start_request import required_canary
+from pilotlight.canaries.start_request import required_canary
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from platformctl import options, output, targets

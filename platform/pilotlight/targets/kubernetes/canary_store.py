@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight.canary import stored_history
-from pilotlight.canary.events import CanaryEvent, canary_events
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.events import CanaryEvent, canary_events
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s import names
 from pilotlight.k8s.timestamps import format_utc, parse_utc

@@ -8,8 +8,8 @@ from aiohttp import web
 from msgspec.structs import replace
 from tests.platform.targets.kubernetes.fake_cluster import PLAIN, PaperCluster, named, plural
 
-from pilotlight.canary import stored_history
-from pilotlight.canary.canary_state import Canary, CanaryHistory
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.canary_state import Canary, CanaryHistory
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s import names
 from pilotlight.spec.canary_policy import CanaryPolicy

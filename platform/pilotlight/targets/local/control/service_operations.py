@@ -1,7 +1,7 @@
 """Verbs of the embedded platform behind the control API: deploy, status, scale, traffic split, delete, canary records.
 
 Every method but `wait_applied` and `query` returns at once. A change is stored first, then the reconciler acts on it;
-progress shows in `status` and in events. The canary controller (pilotlight.canary.controller) runs in a thread of its
+progress shows in `status` and in events. The canary controller (pilotlight.canaries.controller) runs in a thread of its
 own, is notified through `on_canary_change`, and uses the control API like any client.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pilotlight.canary import stored_history
-from pilotlight.canary.events import canary_events
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.events import canary_events
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s import access_annotations
 from pilotlight.k8s.manifest import Manifest

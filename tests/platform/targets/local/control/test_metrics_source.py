@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from tests.platform.targets.local.runs import replica, revision, revision_of, running, service, workload
 
-from pilotlight.canary.queries import MetricScope, QueryName, metric_queries
+from pilotlight.canaries.queries import MetricScope, QueryName, metric_queries
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.replicas import ReplicaSet

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from tests.platform.targets.local.runs import revision, revision_of, running, service, workload
 
-from pilotlight.canary.queries import MetricScope, metric_queries
+from pilotlight.canaries.queries import MetricScope, metric_queries
 from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.service_state import REVISION_HISTORY_LIMIT, ServiceRun

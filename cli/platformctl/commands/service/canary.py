@@ -14,7 +14,7 @@ from platformctl import options, output, targets
 from platformctl.canary import follow as canary_follow
 from platformctl.canary import start as canary_start
 from platformctl.canary import view
-from platformctl.services import rollout, status_views
+from platformctl.services import model_document, rollout, status_views
 
 if TYPE_CHECKING:
     from pilotlight.canaries.canary_state import CanaryCommand, CanaryHistory
@@ -30,8 +30,9 @@ def canary() -> None:
 
 
 @canary.command(short_help="Start a canary, or change the share of one.")
-@options.NAMES
+@click.argument("names", metavar="[NAME [MODEL]]", nargs=-1)
 @options.deploy_options
+@model_document.model_options
 @targets.force_option
 @targets.prometheus_option
 @canary_start.policy_options
@@ -42,16 +43,20 @@ def canary() -> None:
 @output.formats(*rollout.FORMATS)
 def start(
     document_options: options.DocumentOptions,
+    model_options: model_document.ModelOptions,
     percent: int | None,
     apply_options: options.ApplyOptions,
     policy: canary_start.PolicyOptions,
 ) -> None:
-    """Put a document's revision beside the one that serves, and give it requests step by step while it proves itself.
+    """Put a revision beside the one that serves, and give it requests step by step while it proves itself.
+
+    It is of a document, or of a MODEL as `deploy` takes it: a file, a folder, a URI, or model.py:Class.
 
     With --percent no metric judges it: it keeps that share until promote or abort. Exit code 5: it was rolled back.
 
     Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --bake 2m --check 'p99_ms<300'
     """
+    document_options = _with_model(document_options, model_options)
     connected = targets.connect(document_options.target or targets.LOCAL)
     from_files = bool(document_options.files)
     if from_files:
@@ -77,6 +82,19 @@ def start(
     shared = history.with_canary_percent(request.documents, percent)
     request = replace(request, documents=shared, note=f"canary {percent} %")
     rollout.run(request, connected, apply_options, strict=document_options.strict)
+
+
+def _with_model(
+    document_options: options.DocumentOptions, model_options: model_document.ModelOptions
+) -> options.DocumentOptions:
+    """Return the options with the document of `NAME MODEL`."""
+    words = document_options.names
+    if len(words) != 2 or document_options.files:
+        model_document.refuse_without_model(model_options, "canary start NAME ./model.onnx")
+        return document_options
+    namespace, name = targets.service_key(words[0], document_options.namespace)
+    document_options = replace(document_options, namespace=namespace)
+    return model_document.with_document(words[1], document_options, replace(model_options, name=name))
 
 
 def _request_from_canary(document_options: options.DocumentOptions, target: "Target") -> apply.ReleaseRequest:

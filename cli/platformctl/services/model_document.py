@@ -1,0 +1,70 @@
+"""Document of a MODEL, with the options for one: what `deploy MODEL` and `canary start NAME MODEL` share."""
+
+import os
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pilotlight.errors import UsageError
+from platformctl import output, targets
+from platformctl.options import DocumentOptions
+from platformctl.services import model_argument, scaffold
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Values of the options for a MODEL."""
+
+    name: str | None
+    model_format: str | None
+    min_replicas: int | None
+    trust_pickle: bool
+    save: str | None
+
+
+model_options: Final = targets.option_group("model_options", ModelOptions, (
+    click.option("--name", help="Of a MODEL's service; by default from the model's."),
+    click.option("--format", "model_format", help="Of a MODEL: onnx, sklearn, huggingface, …; by default detected."),
+    click.option("--min-replicas", type=click.IntRange(0), help="Of a MODEL's service; 0 by default, where possible."),
+    click.option("--trust-pickle", is_flag=True, help="Let a MODEL's pickles be loaded: pin their SHA-256."),
+    click.option("--save", metavar="FILE", help="Write the document of a MODEL to this file."),
+))  # fmt: skip
+
+
+def refuse_without_model(model_options: ModelOptions, command: str) -> None:
+    """Raise UsageError for an option of a MODEL where there is none."""
+    for option, value in asdict(model_options).items():
+        if value not in (None, False):
+            flag = f"--{option.removeprefix('model_').replace('_', '-')}"
+            raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", "a document says it itself")
+
+
+def with_document(word: str, document_options: DocumentOptions, model_options: ModelOptions) -> DocumentOptions:
+    """Return the options with the document of a model, which --save writes to a file."""
+    target, file = document_options.target or targets.LOCAL, model_options.save or "-"
+    if file != "-" and os.path.exists(file):
+        raise UsageError(f"{file} exists; choose another with --save")
+    model = model_argument.describe(
+        word, model_format=model_options.model_format or "", trust_pickle=model_options.trust_pickle
+    )
+    output.note(f"{word}: {model.phrase}")
+    model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
+    if model.pickle and model.ours and "://" not in word and not model_options.trust_pickle:
+        message = f"{model.pickle} is a pickle, which runs code of its author when it is loaded"
+        line = f"platformctl deploy {shlex.quote(word)} --trust-pickle"
+        raise UsageError(
+            message, f"if you trust it: {line}; else save it in another format, such as skops, safetensors or ONNX"
+        )
+    model = replace(model, uri=model_argument.seen_from(model.uri, file))
+    mode, reason = scaffold.recommend(scaffold.Answers())
+    text = scaffold.document(model, scaffold.Answers(), mode, reason, file, target, names_mode=False)
+    if model_options.save:
+        Path(file).write_text(text, encoding="utf-8")
+        output.note(f"{file}: the document, for platformctl deploy {file}")
+    count = model_options.min_replicas
+    least = () if count is None else (f"spec.predictor.minReplicas={count}",)
+    sets = (*least, *document_options.sets)
+    return replace(document_options, names=(), files=(file,), text=text if file == "-" else None, sets=sets)

@@ -270,15 +270,18 @@ class Second:
 
     def predict(self, x):
         return {"second": x * self.factor}
+
+def third(x):
+    return {"third": x * 5}
 """
 
 
-def test_the_class_that_is_named_serves(source: Any, spec: Any, ask: Any) -> None:
-    for name, factor in {"First": 1, "Second": 3}.items():
+def test_the_class_or_function_that_is_named_serves(source: Any, spec: Any, ask: Any) -> None:
+    for name, factor in {"First": 1, "Second": 3, "third": 5}.items():
         (answer,) = backend.load(spec(source(TWO), ModelConfig("m", parameters={"class": name}))).execute([ask(x=ONES)])
         np.testing.assert_array_equal(answer[name.lower()].array, ONES * factor)
-    with pytest.raises(LoadFailed, match=r"model\.py of model 'm' defines no class Third"):
-        backend.load(spec(source(TWO), ModelConfig("m", parameters={"class": "Third"})))
+    with pytest.raises(LoadFailed, match=r"model\.py of model 'm' defines no class or function Fourth"):
+        backend.load(spec(source(TWO), ModelConfig("m", parameters={"class": "Fourth"})))
 
 
 PARKS = """

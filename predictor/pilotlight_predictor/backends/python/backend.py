@@ -3,9 +3,10 @@
 class TritonPythonModel     Triton's, unchanged                  triton/model.py
 class … (kserve.Model)      KServe's, unchanged                  kserve.py
 class Model                 initialize, execute or predict       functions.py; another name by the parameter `class`
-def predict(x, y)           argument names are input names       functions.py
+def predict(x, y)           argument names are input names       functions.py; likewise
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import count
 from operator import index
@@ -215,8 +216,10 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
 
 def _named_model(module: Any, name: str, spec: LoadSpec, known: Declared) -> UserModel:
     cls = getattr(module, name, None)
+    if inspect.isfunction(cls):
+        return FunctionModel(cls, known)
     if not isinstance(cls, type):
-        raise LoadFailed(f"{spec.path.name} of model {spec.config.name!r} defines no class {name}")
+        raise LoadFailed(f"{spec.path.name} of model {spec.config.name!r} defines no class or function {name}")
     if kserve.is_model_class(cls):
         return kserve.KserveModel(cls, spec, known)
     return ClassModel(cls, triton_model.triton_args(spec), known)

@@ -7,7 +7,6 @@ plans the documents; `@apply_options` passes `apply_options: ApplyOptions`. Heav
 import io
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -142,7 +141,7 @@ class DocumentOptions:
         check_exist((*self.files, *self.catalog))
         environ: Mapping[str, str] | None = os.environ if self.env else None
         catalogue = partial(_read_catalogue, target) if target is not None else None
-        stdin = io.StringIO(self.text) if self.text else sys.stdin
+        stdin = io.StringIO(self.text) if self.text else output.stdin()
         return Sources(self.files, self.catalog, self.sets, environ, stdin, self.namespace, catalogue)
 
     def target_capabilities(

@@ -1,11 +1,15 @@
-"""Everything that is printed, here alone: data on stdout, notes on stderr, colour on terminals only."""
+"""Everything that is printed, here alone: data on stdout, notes on stderr, colour on terminals only.
+
+A caller in this process (pilotlight.sdk) sets SINK instead, and gets values and notes without a terminal.
+"""
 
 import json
 import re
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 import click
 
@@ -23,6 +27,24 @@ SHOWN: Final = frozenset({"ts", "level", "event", "message", "logger", "tracebac
 _CONTROL: Final = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")  # all but colours
 
 
+class Sink(NamedTuple):
+    """Streams of a command that is called in this process: results as values, notes by line, the file `-`."""
+
+    data: Callable[[Any], None]
+    note: Callable[[str], None]
+    stdin: TextIO
+    start: float  # monotonic time of the call
+
+
+SINK: Final = ContextVar[Sink | None]("platformctl.output", default=None)
+
+
+def stdin() -> TextIO:
+    """Return what the file `-` reads."""
+    sink = SINK.get()
+    return sink.stdin if sink else sys.stdin
+
+
 def chosen() -> str:
     """Return the output format of the running command; empty: its default."""
     return str(click.get_current_context().meta.get("output", ""))
@@ -34,12 +56,17 @@ def printable(line: str) -> str:
 
 
 def _echo(line: str, err: bool = False) -> None:
+    if err and (sink := SINK.get()):
+        sink.note(click.unstyle(printable(line)))
+        return
     click.echo(printable(line) if (sys.stderr if err else sys.stdout).isatty() else line, err=err)
 
 
 def data(value: Any, lines: Iterable[str]) -> None:
     """Print a command's result: `value` with -o json or yaml, else `lines`."""
-    if chosen() == "json":
+    if sink := SINK.get():
+        sink.data(value)
+    elif chosen() == "json":
         _echo(json.dumps(value, indent=2, ensure_ascii=False))
     elif chosen() == "yaml":
         from pilotlight.k8s.manifest import Manifest, to_yaml
@@ -75,7 +102,7 @@ def page_break() -> None:
 
 
 def heading(title: str) -> None:
-    click.echo(click.style(title, bold=True), err=True)
+    _echo(click.style(title, bold=True), err=True)
 
 
 def error(sentence: str, hint: str = "") -> None:
@@ -87,7 +114,7 @@ def error(sentence: str, hint: str = "") -> None:
 def error_data(sentence: str, hint: str, exit_code: int) -> None:
     """Print an error as the control API does, with -o json or yaml; a note on stderr follows in any case."""
     running = click.get_current_context(silent=True)
-    if running and running.meta.get("output") in ("json", "yaml"):
+    if running and running.meta.get("output") in ("json", "yaml") and not SINK.get():
         data({"error": sentence, "hint": hint, "exit_code": exit_code}, ())
 
 
@@ -97,7 +124,7 @@ def problems(items: "Iterable[Problem]") -> None:
     for problem in items:
         number += problem.severity == "warning"
         counted = f"[{number}] " if problem.severity == "warning" else ""
-        click.echo(counted + severity_coloured(str(problem), problem.severity), err=True)
+        _echo(counted + severity_coloured(str(problem), problem.severity), err=True)
 
 
 def severity_coloured(line: str, severity: str) -> str:
@@ -118,11 +145,12 @@ class ProgressLog:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, start: float = START) -> None:
+        sink = SINK.get()
         self._clock = clock
-        self._start = start
+        self._start = sink.start if sink else start
         self._last = dict[Hashable, str]()
         self._amount = ""
-        self._terminal = sys.stderr.isatty()
+        self._terminal = sys.stderr.isatty() and not sink
 
     @property
     def elapsed(self) -> float:
@@ -134,7 +162,10 @@ class ProgressLog:
         if line != self._last.get(of):
             self._end_line()
             self._last[of] = line
-            click.echo(f"{self.elapsed:6.1f}s  {line}", err=True, nl=not (amount and self._terminal))
+            if amount and self._terminal:
+                click.echo(f"{self.elapsed:6.1f}s  {line}", err=True, nl=False)
+            else:
+                _echo(f"{self.elapsed:6.1f}s  {line}", err=True)
         if amount and self._terminal and amount != self._amount:
             click.echo(f"\r\x1b[K{self.elapsed:6.1f}s  {line}  {amount}", err=True, nl=False)
             self._amount = amount

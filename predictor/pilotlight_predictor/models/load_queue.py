@@ -55,9 +55,11 @@ class LoadQueue:
             except Exception as error:
                 late = f"loading took longer than {self._timeout_s:g} s (--load-timeout)"
                 reason = late if isinstance(error, TimeoutError) else reason_of(error)
-                unexpected = None if isinstance(error, PredictorError | TimeoutError) else error
+                # The traceback of a bug, or of the model's own code.
+                shown = error.__cause__ if isinstance(error, PredictorError | TimeoutError) else error
+                cause = shown if isinstance(shown, Exception) else None
                 message = f"failed to load '{source.name}' version {version}: {reason}"
-                log("model.failed", message, level="ERROR", error=unexpected, model=source.name, version=version)
+                log("model.failed", message, level="ERROR", error=cause, model=source.name, version=version)
                 raise LoadFailed(reason) from None
             loaded.phases["total"] = perf_counter() - started
             return loaded

@@ -184,6 +184,12 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
     assert sentence in done.err
 
 
+def test_options_of_a_model_are_refused_by_a_canary_without_one(call: Call) -> None:
+    done = call("canary", "start", "iris", "--trust-pickle")
+    assert (done.code, done.out) == (2, "")
+    assert "--trust-pickle is for a MODEL: platformctl canary start NAME ./model.onnx --trust-pickle" in done.err
+
+
 @pytest.fixture
 def hub(web: WebServer) -> Hub:
     return Hub(web)

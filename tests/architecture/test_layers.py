@@ -19,6 +19,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "plan", "render", "lint", "release", "canaries", "observability", "gateway", "targets.kubernetes",
         "controller", "targets.local", "targets.ssh_tunnel", "targets.docker", "targets.slurm", "targets.remote",
         "targets.lepton", "targets.brev", "targets.table", "api", "microservices", "console", "control_plane",
+        "sdk",
     ),
     "pilotlight_predictor": (
         "errors", "core", "observability", "config", "metrics", "storage", "gpu", "repository", "backends",
@@ -32,7 +33,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
 
 
 def layer(name: str) -> tuple[str, int] | None:
-    """Package and position of a module; None for the package itself, which holds its version alone."""
+    """Package and position of a module; None for the package itself: its version, and names imported on first use."""
     package, _, rest = name.partition(".")
     matching = [each for each in LAYERS[package] if within(rest, each)]
     if not rest:
@@ -89,7 +90,8 @@ def test_a_circle_would_be_found() -> None:
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    assert not circles(edges())
+    """`pilotlight` imports what it exports with the first use of the name, and holds the version that others import."""
+    assert not circles({name: targets for name, targets in edges().items() if name != "pilotlight"})
 
 
 def test_folders_do_not_import_each_other_in_a_circle() -> None:

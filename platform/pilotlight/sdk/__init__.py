@@ -1,0 +1,1 @@
+"""Python SDK: verbs of platformctl as functions, models from classes and notebooks. `pilotlight` exports its names."""

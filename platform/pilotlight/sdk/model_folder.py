@@ -1,0 +1,79 @@
+"""Model of a class or function as files that `deploy` and the predictor take.
+
+What stands in an importable file is served from there, with the modules beside it. What stands in a notebook, in a
+script that runs, or in a function is written to a folder, named by its content.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Final, NamedTuple
+
+from pilotlight.errors import UsageError
+from pilotlight.sdk.model import ModelOptions, options_of
+from pilotlight.sdk.model_source import module_source
+
+KEPT: Final = 32  # folders; a deploy has taken its snapshot of one, so that an old one is not needed
+IN_FILES: Final = {
+    "requirements": "write requirements.txt beside it", "files": "put them beside it",
+    "inputs": "write INPUTS = {…} in it", "outputs": "write OUTPUTS = {…} in it",
+}  # fmt: skip
+
+
+class ServedModel(NamedTuple):
+    """A model.py, or the folder that has one, and the class or function in it."""
+
+    path: Path
+    name: str
+
+
+def served_model(served: Any, folder: Path) -> ServedModel:
+    """Return the model of a class, function or instance; where it stands in no file it is written below `folder`.
+
+    Raise UsageError for a lambda, and for what cannot be written as source.
+    """
+    is_instance = not isinstance(served, type | FunctionType)
+    kind = type(served) if is_instance else served
+    if not kind.__name__.isidentifier():
+        raise UsageError("a lambda has no name to be served by", "define a function with def")
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    options = options_of(served)
+    if kind.__module__ == "__main__" or "." in kind.__qualname__ or is_instance or not file:
+        return ServedModel(_write(served, options, folder), kind.__name__)
+    for option, fix in IN_FILES.items():
+        if getattr(options, option):
+            raise UsageError(f"model {kind.__name__!r} is served from {file}, so {option} must be there too", fix)
+    return ServedModel(Path(file), kind.__name__)
+
+
+def _write(served: Any, options: ModelOptions, folder: Path) -> Path:
+    """Write model.py, requirements.txt and links to the files; return their folder."""
+    tensors = {"INPUTS": options.inputs, "OUTPUTS": options.outputs}
+    declared = "".join(f"{name} = {dict(value)!r}\n" for name, value in tensors.items() if value)
+    texts = {"model.py": module_source(served) + (f"\n{declared}" if declared else "")}
+    if options.requirements:
+        texts["requirements.txt"] = "".join(f"{line}\n" for line in options.requirements)
+    links = {Path(file).name: Path(file).absolute() for file in options.files}
+    for name, path in links.items():
+        if not path.exists() or name in texts:
+            raise UsageError(f"files: {path} {'is written itself' if name in texts else 'does not exist'}")
+    digest = hashlib.sha256(repr((sorted(texts.items()), sorted(links.items()))).encode()).hexdigest()[:16]
+    written = folder / digest
+    if not written.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=folder))
+        for name, text in texts.items():
+            (part / name).write_text(text, encoding="utf-8")
+        for name, path in links.items():
+            (part / name).symlink_to(path)
+        with suppress(OSError):  # another call was faster
+            part.rename(written)
+    os.utime(written)
+    for old in sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return written

@@ -1,0 +1,254 @@
+"""Verbs of `platformctl` as functions: the same commands, called in this process, with their results as values.
+
+Options that are not given have the command's defaults and variables, such as PILOTLIGHT_TARGET. Errors are those of
+`pilotlight.errors`. A verb blocks; call it in a thread beside an event loop.
+"""
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
+
+import msgspec
+
+from pilotlight.contract import ENV_MODEL_PARAMETER
+from pilotlight.errors import PlatformError, UsageError
+from pilotlight.sdk.model import options_of
+from pilotlight.sdk.model_folder import served_model
+from pilotlight.targets.local.home_directory import home
+from pilotlight.targets.target import ServiceStatus
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pilotlight.client import AsyncClient, Client
+
+What: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any] | object"
+NEGATED: Final = {"wait": "--no-wait", "auto_promote": "--manual"}
+SERVING: Final = ("Ready", "Standby", "Parked")  # at zero too: the next request starts a replica
+
+
+class Service(ServiceStatus, frozen=True):
+    """A service as `platformctl status -o json` shows it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are answered; a service at zero starts with the next one."""
+        return self.phase in SERVING
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Percent of the requests by revision."""
+        return {each.name: each.percent for each in self.revisions if each.percent}
+
+    def client(self, **options: Any) -> "Client":
+        """Return a client of this service."""
+        from pilotlight.client import Client
+
+        return Client(self.url, **options)
+
+    def async_client(self, **options: Any) -> "AsyncClient":
+        from pilotlight.client import AsyncClient
+
+        return AsyncClient(self.url, **options)
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{percent} % {name}" for name, percent in self.traffic.items())
+        return f"<Service {self.namespace}/{self.name}: {self.phase}; {shares or 'no traffic'}; {self.url}>"
+
+
+class Common(TypedDict, total=False):
+    """Options of every verb. `progress` gets each line that the command would print on stderr."""
+
+    target: str
+    namespace: str
+    progress: Callable[[str], None]
+
+
+class Waiting(Common, total=False):
+    """Options of verbs that wait until it is done; `timeout` in seconds."""
+
+    wait: bool
+    timeout: float
+
+
+class Deploying(Waiting, total=False):
+    """Options of `deploy` and `canary`; `sets` are values by path: {"spec.predictor.maxReplicas": 5}."""
+
+    min_replicas: int
+    trust_pickle: bool
+    format: str
+    sets: Mapping[str, Any]
+    target_option: Sequence[str]
+
+
+class Judging(Deploying, total=False):
+    """Options of `canary`: those of `platformctl canary start`, docs/canary.md. `steps` may be a list."""
+
+    percent: int
+    steps: str | Sequence[int]
+    bake: str
+    interval: str
+    check: str | Sequence[str]
+    compare: str
+    ratio: float
+    min_requests: int
+    failure_limit: int
+    inconclusive_limit: int
+    on_no_data: str
+    on_inconclusive: str
+    example: str
+    deadline: str
+    keep_stable: str
+    auto_promote: bool
+
+
+def deploy(what: What, *, name: str | None = None, **options: "Unpack[Deploying]") -> Service:
+    """Deploy a model or documents and return the service; of several documents the first, or that called `name`.
+
+    `what` is a path or URI of a model, a file of documents, an InferenceService as a dict, the name of a deployed
+    service, or a class, function or instance (see `model`). Starts the local platform if none runs.
+    """
+    words, stdin, own = _argument(what, name)
+    return _one(_call("deploy", words, {**own, **options}, stdin))
+
+
+def canary(name: str, what: What, **options: "Unpack[Judging]") -> Service:
+    """Start a canary of the service with another model or document; wait until it is promoted.
+
+    With `percent` nothing judges it: it keeps that share until `promote` or `abort`. Raise RolledBack if it fails.
+    """
+    steps = options.get("steps")
+    if steps is not None and not isinstance(steps, str):
+        options["steps"] = ",".join(map(str, steps))
+    words, stdin, own = _argument(what, name)
+    if own.pop("name", None):
+        words = [name, *words]
+    return _one(_call("canary start", words, {**own, **options}, stdin))
+
+
+def promote(name: str, *, full: bool = False, **options: "Unpack[Waiting]") -> Service:
+    """Give a canary the requests of its next step; all of them with `full`, or where nothing judges it."""
+    return _one(_call("canary promote", [name], {"full": full or None, **options}))
+
+
+def abort(name: str, **options: "Unpack[Waiting]") -> Service:
+    """Give all requests back to the revision before the canary."""
+    return _one(_call("canary abort", [name], {**options}))
+
+
+def rollback(name: str, *, to: str = "", **options: "Unpack[Waiting]") -> Service:
+    """Deploy an earlier release again: the one before, or a revision or generation."""
+    return _one(_call("rollback", [name], {"to": to or None, **options}))
+
+
+def status(name: str, **options: "Unpack[Common]") -> Service:
+    """Return the state of a service. Raise NotFound if there is none of that name."""
+    return _one(_call("status", [name], {**options}))
+
+
+def services(**options: "Unpack[Common]") -> list[Service]:
+    """Return all services, or those of `namespace`; none if the local platform is down."""
+    return _services(_call("list", [], {**options}) or {"services": []})
+
+
+def scale(
+    name: str, *, min: int | None = None, max: int | None = None, to: int | None = None,  # noqa: A002 - as the command
+    reset: bool = False, **options: "Unpack[Waiting]",
+) -> Service:  # fmt: skip
+    """Set how many replicas may run, over what the document says; `reset` removes that."""
+    return _one(_call("scale", [name], {"min": min, "max": max, "to": to, "reset": reset or None, **options}))
+
+
+def traffic(name: str, shares: Mapping[str, int] | None = None, **options: "Unpack[Waiting]") -> Service:
+    """Set percent of the requests by revision ("latest" is the newest); None: as the document says again."""
+    words = [name, ",".join(f"{revision}={percent}" for revision, percent in (shares or {}).items())]
+    return _one(_call("traffic", words if shares else [name], {"reset": shares is None or None, **options}))
+
+
+def delete(name: str, *, missing_ok: bool = False, **options: "Unpack[Waiting]") -> None:
+    """Delete a service with its revisions and history."""
+    _call("delete", [name], {"ignore_not_found": missing_ok or None, **options})
+
+
+def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, Any]]:
+    """Return the words of a command that name a model or documents, its standard input, and options of its own."""
+    from platformctl.services import model_argument, scaffold
+
+    named = [name] if name else []
+    if isinstance(what, Mapping):
+        return named, json.dumps(what), {"file": "-"}
+    if isinstance(what, str | os.PathLike):
+        word = os.path.join(".", what) if not isinstance(what, str) else what
+        kind = model_argument.kind_of(word)
+        if kind == "documents":
+            return named, "", {"file": word}
+        return [word], "", {"name": name} if name and kind == "model" else {}
+    options = options_of(what)
+    model = served_model(what, home().cache / "sources")
+    own = {"name": name or options.name or scaffold.name_for(model.name), "min_replicas": options.min_replicas}
+    sets: dict[str, Any] = {}
+    if options.resources:
+        sets["spec.predictor.model.resources"] = {"limits": options.resources, "requests": options.resources}
+    if model.path.is_file():
+        return [f"{model.path}:{model.name}"], "", {**own, "own_sets": sets}
+    sets["spec.predictor.model.env"] = [{"name": ENV_MODEL_PARAMETER, "value": f"class={model.name}"}]
+    return [str(model.path)], "", {**own, "own_sets": sets}
+
+
+def _call(command: str, words: Sequence[str], options: Mapping[str, Any], stdin: str = "") -> Any:
+    """Run a command of platformctl and return the last value it would print; its errors have their hint as a note."""
+    import click
+
+    from platformctl import output
+    from platformctl.main import platformctl
+
+    given = {name: value for name, value in options.items() if value is not None}
+    values: list[Any] = []
+    note = given.pop("progress", None) or _print
+    token = output.SINK.set(output.Sink(values.append, note, io.StringIO(stdin), time.monotonic()))
+    try:
+        line = [*command.split(), "-o", "json", *_flags(given), "--", *words]
+        platformctl.main(line, "platformctl", standalone_mode=False)
+    except PlatformError as error:
+        if error.hint:
+            error.add_note(error.hint)
+        raise
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        raise UsageError(f"{command}: {error.format_message()}") from None
+    finally:
+        output.SINK.reset(token)
+    return values[-1] if values else None
+
+
+def _flags(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield options as a command line has them."""
+    sets = {**options.get("own_sets", {}), **options.get("sets", {})}
+    yield from (f"--set={path}={json.dumps(value)}" for path, value in sets.items())
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            yield from [flag] if value else [NEGATED[name]] if name in NEGATED else []
+        elif name not in ("sets", "own_sets"):
+            values = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+            yield from (f"{flag}={each}" for each in values)
+
+
+def _services(document: Any) -> list[Service]:
+    documents = cast("list[Any]", document.get("services", [document]))
+    return [msgspec.convert(each, Service) for each in documents]
+
+
+def _one(document: Any) -> Service:
+    return _services(document)[0]
+
+
+def _print(line: str) -> None:
+    """Print a line: on stderr as the command does; in a notebook, which shows that in red, on stdout."""
+    stream = sys.stdout if "ipykernel" in sys.modules else sys.stderr
+    stream.write(f"{line}\n")

@@ -5,7 +5,9 @@ A decoupled model with the tensors of Triton's vLLM backend: `text_input` in, `t
 engine (engine.py).
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -13,10 +15,13 @@ import msgspec
 from pilotlight_predictor.backends.base import DecoupledRequest, LoadSpec
 from pilotlight_predictor.backends.text.engine import TextEngine
 from pilotlight_predictor.backends.text.generation_request import Task
+from pilotlight_predictor.backends.text.grammar import Grammar, GrammarCompiler
 from pilotlight_predictor.backends.text.model import TextModel, integer_parameter, load_model
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer, read_messages
+from pilotlight_predictor.backends.text.tool_calls import ToolCallFormat, ToolCallParser, call_grammar, json_rule
 from pilotlight_predictor.backends.transformers_library import LOADING, import_transformers, load_part
 from pilotlight_predictor.core.backend_table import backend_for_folder, find_backend
+from pilotlight_predictor.core.chat_params import FIELDS, ChatOptions, read_chat_options
 from pilotlight_predictor.core.generation_params import BadField, SamplingParameters, read_sampling
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec
@@ -27,11 +32,12 @@ SLOTS: Final = 32
 DEFAULT_MAX_TOKENS: Final = 16  # default max_tokens of a completion
 # Prefixes of request parameters that are not for sampling.
 NOT_SAMPLING: Final = ("return_", "triton_", "sequence_", "binary_data", "priority", "timeout", "headers")
-OPTIONAL_OUTPUTS: Final = ("finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
+OPTIONAL_OUTPUTS: Final = ("finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs", "tool_calls")
 INPUTS: Final = (
     *(TensorSpec(name, "BYTES", (1,), optional=True) for name in ("text_input", "messages", "sampling_parameters")),
     TensorSpec("tokens", "INT32", (-1,), optional=True),
     *(TensorSpec(name, "BOOL", (1,), optional=True) for name in ("stream", "exclude_input_in_output")),
+    *(TensorSpec(name, "BYTES", (1,), optional=True) for name in FIELDS),
 )
 OUTPUTS: Final = (
     TensorSpec("text_output", "BYTES", (-1,)),
@@ -40,6 +46,7 @@ OUTPUTS: Final = (
     TensorSpec("num_input_tokens", "UINT32", (-1,)),
     TensorSpec("num_output_tokens", "UINT32", (-1,)),
     TensorSpec("logprobs", "BYTES", (-1,)),
+    TensorSpec("tool_calls", "BYTES", (-1,)),
 )
 
 
@@ -50,9 +57,11 @@ class TextInstance:
     outputs: Sequence[TensorSpec] = OUTPUTS
 
     def __init__(
-        self, name: str, model: TextModel, tokens: PromptTokenizer, engine: TextEngine, shared: list[int]
-    ) -> None:
+        self, name: str, model: TextModel, tokens: PromptTokenizer, engine: TextEngine, compiler: GrammarCompiler,
+        shared: list[int],
+    ) -> None:  # fmt: skip
         self._name, self._model, self._tokens, self.engine = name, model, tokens, engine
+        self._compiler = compiler
         self._shared = shared  # how many instances use the engine
         self._shared[0] += 1
 
@@ -66,7 +75,7 @@ class TextInstance:
                 self.engine.submit(task)
 
     def clone(self) -> "TextInstance":
-        return TextInstance(self._name, self._model, self._tokens, self.engine, self._shared)
+        return TextInstance(self._name, self._model, self._tokens, self.engine, self._compiler, self._shared)
 
     def close(self) -> None:
         self._shared[0] -= 1
@@ -78,9 +87,11 @@ class TextInstance:
         infer_request = request.request
         parameters, stream, exclude = _settings(infer_request)
         text, messages = _text(infer_request, "text_input"), _text(infer_request, "messages")
-        tokens = infer_request.inputs.get("tokens")
+        tokens, options = infer_request.inputs.get("tokens"), _chat_options(infer_request)
         if messages:
-            prompt = self._tokens.chat(read_messages(messages.encode()))
+            prompt = self._tokens.chat(read_messages(messages.encode()), options.tools)
+        elif options.tools:
+            raise BadField("tools", "tools need the input 'messages'")
         elif tokens is not None and tokens.array.size and text is None:
             prompt = self._tokens.check(tokens.array.ravel().tolist())
         elif text is not None:
@@ -94,10 +105,31 @@ class TextInstance:
         names, flags = {output.name for output in infer_request.outputs}, infer_request.parameters
         # Requested by name, or by a parameter `return_…` as in Triton's vLLM backend.
         outputs = [name for name in OPTIONAL_OUTPUTS if name in names or flags.get(f"return_{name}") is True]
+        max_tokens = self._max_tokens(prompt, sampling)
+        form = self._tokens.tool_format(options.tools) if options.tools else None
         return Task(
-            request, prompt, sampling, self._max_tokens(prompt, sampling), self._model.eos_tokens, self._tokens,
-            stream=stream, before=(text or "") if repeats else "", outputs=frozenset(outputs),
+            request, prompt, sampling, max_tokens, self._model.eos_tokens, self._tokens, stream=stream,
+            before=(text or "") if repeats else "", outputs=frozenset(outputs),
+            grammars=self._grammars(options, form, sampling.n),
+            new_parser=form and partial(ToolCallParser, form, options),
         )  # fmt: skip
+
+    def _grammars(self, options: ChatOptions, form: ToolCallFormat | None, count: int) -> list[Grammar]:
+        """Grammars of the choices: of calls if one is required, else of a schema beside calls; empty for any text."""
+        if options.schema is None and not options.required:
+            return []
+        starts, rules = [], []
+        if form is not None:
+            starts, rules = ["calls"], [call_grammar(form, options, self._marker)]
+        if options.schema is not None and not options.required:
+            starts.append("answer")
+            rules.append(f"answer: {json_rule(options.schema)}")
+        text = "\n".join([f"start: {' | '.join(starts)}", *rules])
+        return self._compiler.compile(text, "tools" if options.required else "response_format", count)
+
+    def _marker(self, text: str) -> str:
+        token = self._tokens.special_token(text)
+        return json.dumps(text) if token is None else f"<[{token}]>"
 
     def _max_tokens(self, prompt: Sequence[int], sampling: SamplingParameters) -> int:
         """Maximum number of generated tokens. Raises BadField if prompt and max_tokens do not fit the context."""
@@ -127,6 +159,17 @@ def _settings(request: InferRequest) -> tuple[Mapping[str, Any], bool, bool | No
         return msgspec.json.decode(text, type=dict[str, Any]), bool(stream), exclude
     except (msgspec.DecodeError, msgspec.ValidationError):
         raise BadField("sampling_parameters", "sampling_parameters must be a JSON object") from None
+
+
+def _chat_options(request: InferRequest) -> ChatOptions:
+    fields: dict[str, Any] = {}
+    for name in FIELDS:
+        if text := _text(request, name):
+            try:
+                fields[name] = msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                raise BadField(name, f"input '{name}' must be JSON") from None
+    return read_chat_options(fields)
 
 
 def _flag(request: InferRequest, parameter: Any, name: str) -> bool | None:
@@ -164,4 +207,5 @@ def load(spec: LoadSpec) -> TextInstance:
         import_transformers(*LIBRARY)
         tokens = PromptTokenizer(load_part("AutoTokenizer", spec.folder, spec.config.name), spec.config.name)
         model = load_model(spec, spec.folder)
-    return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), [0])
+    compiler = GrammarCompiler(tokens, model.eos_tokens)
+    return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), compiler, [0])

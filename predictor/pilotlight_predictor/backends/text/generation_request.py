@@ -5,15 +5,18 @@ response and does not delay others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from pilotlight_predictor.backends.base import DecoupledRequest
+from pilotlight_predictor.backends.text.grammar import Grammar
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer
-from pilotlight_predictor.backends.text.sampler import SampledToken, Sampler
-from pilotlight_predictor.core.generation_params import SamplingParameters
+from pilotlight_predictor.backends.text.sampler import NO_TOKEN, SampledToken, Sampler
+from pilotlight_predictor.backends.text.tool_calls import ToolCallParser
+from pilotlight_predictor.core.generation_params import BadField, SamplingParameters
 from pilotlight_predictor.core.requests import Outputs
 from pilotlight_predictor.core.tensors import Tensor
 
@@ -22,6 +25,7 @@ UNFINISHED: Final = "\ufffd"  # a tokenizer's output for an incomplete character
 CONTEXT: Final = 5  # previous tokens decoded again, on which the spaces before new ones depend
 STOP: Final = "stop"
 LENGTH: Final = "length"
+CALLS: Final = "tool_calls"
 TEXT: Final = "text_output"
 
 
@@ -80,17 +84,21 @@ class Transcript:
 class ChoiceRow:
     """One choice: `length` tokens of it are in the KV cache, and `token` is the next input."""
 
-    def __init__(self, task: "Task", index: int, tokens: PromptTokenizer) -> None:
+    def __init__(
+        self, task: "Task", index: int, tokens: PromptTokenizer, grammar: Grammar | None, parser: ToolCallParser | None
+    ) -> None:
         self.task, self.index = task, index
-        self.sampler = Sampler(task.sampling, index)
+        self.sampler = Sampler(task.sampling, index, grammar)
         self.token = -1
         self.generated = 0
         self.finish = ""
         self.cache: Any = None  # its own, if the model's rows cannot share one
         self.pending_text = ""
         self.logprobs: list[dict[str, Any]] = []
-        self._tokens = tokens
-        self._transcript = Transcript(tokens.decode, task.sampling.stop)
+        self.calls: list[dict[str, Any]] = []
+        self._tokens, self._grammar, self._parser = tokens, grammar, parser
+        # Markers of calls may be special tokens.
+        self._transcript = Transcript(partial(tokens.decode, special=parser is not None), task.sampling.stop)
 
     @property
     def finished(self) -> bool:
@@ -101,21 +109,35 @@ class ChoiceRow:
         return len(self.task.prompt) + self.generated - 1
 
     def append(self, choice: SampledToken) -> None:
+        if choice.token == NO_TOKEN:
+            self.task.fail(BadField("response_format", "the JSON schema is too complex to generate text by"))
+            self.finish = STOP
+            return
         self.token = choice.token
         self.generated += 1
         if choice.token in self.task.ends:
-            self.finish = STOP
-            self.pending_text += self._transcript.end()
+            self._end(STOP)
             return
-        self.pending_text += self._transcript.push(choice.token)
+        self._add(self._transcript.push(choice.token))
         if self.task.sampling.logprobs >= 0:
             top = [self._named(token, logprob) for token, logprob in choice.top.items()]
             self.logprobs.append({**self._named(choice.token, choice.logprob), "top_logprobs": top})
-        if self._transcript.stopped:
-            self.finish = STOP
+        if self._transcript.stopped or (self._grammar is not None and self._grammar.finished):
+            self._end(STOP)
         elif self.generated >= self.task.max_tokens:
-            self.finish = LENGTH
-            self.pending_text += self._transcript.end()
+            self._end(LENGTH)
+
+    def _add(self, text: str, *, last: bool = False) -> None:
+        if self._parser is None:
+            self.pending_text += text
+            return
+        content, calls = self._parser.push(text, last=last)
+        self.pending_text += content
+        self.calls += calls
+
+    def _end(self, finish: str) -> None:
+        self._add(self._transcript.end(), last=True)
+        self.finish = CALLS if finish == STOP and self._parser is not None and self._parser.count else finish
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._tokens.decode([token])
@@ -128,13 +150,18 @@ class Task:
     def __init__(
         self, request: DecoupledRequest, prompt: Sequence[int], sampling: SamplingParameters, max_tokens: int,
         ends: frozenset[int], tokens: PromptTokenizer, *, stream: bool, before: str, outputs: frozenset[str],
+        grammars: Sequence[Grammar] = (), new_parser: Callable[[], ToolCallParser] | None = None,
     ) -> None:  # fmt: skip
         self._request = request
         self.prompt = list(prompt)
         self.sampling = sampling
         self.max_tokens = max_tokens
         self.ends = frozenset[int]() if sampling.ignore_eos else ends
-        self.rows = [ChoiceRow(self, index, tokens) for index in range(sampling.n)]
+        self.rows = [
+            ChoiceRow(self, index, tokens, grammars[index] if grammars else None, new_parser and new_parser())
+            for index in range(sampling.n)
+        ]  # fmt: skip
+        self._failed = False
         self.slots = sampling.n
         self._stream = stream
         self._prefix = before  # of the text: the prompt, if it is to be repeated
@@ -143,21 +170,23 @@ class Task:
 
     @property
     def cancelled(self) -> bool:
-        return self._request.cancelled
+        return self._failed or self._request.cancelled
 
     def flush(self) -> bool:
         """Send new text; return False if the client's buffer is full: then call `flush_late` later."""
+        if self._failed:
+            return True
         if not self._stream:
             if all(row.finished for row in self.rows):
                 self._request.send(self._outputs(self.rows))
                 self._request.complete()
             return True
         for row in self.rows:
-            if row not in self._finished and (row.pending_text or row.finished or row.logprobs):
+            if row not in self._finished and (row.pending_text or row.finished or row.logprobs or row.calls):
                 if self._request.full:
                     return False
                 self._request.send(self._outputs([row]))
-                row.pending_text, row.logprobs = "", []
+                row.pending_text, row.logprobs, row.calls = "", [], []
                 if row.finished:
                     self._finished.add(row)
         if len(self._finished) == len(self.rows):
@@ -172,10 +201,13 @@ class Task:
         return self.flush()
 
     def fail(self, error: Exception) -> None:
+        """Send the error; the engine removes the request's choices."""
+        self._failed = True
         self._request.send(error)
 
     def end(self) -> None:
-        self._request.complete()
+        if not self._failed:
+            self._request.complete()
 
     def _outputs(self, rows: Sequence[ChoiceRow]) -> Outputs:
         outputs: Mapping[str, Tensor] = {
@@ -185,6 +217,7 @@ class Task:
             "num_input_tokens": Tensor("UINT32", np.array([len(self.prompt)], "<u4")),
             "num_output_tokens": Tensor("UINT32", np.array([row.generated for row in rows], "<u4")),
             "logprobs": _bytes([msgspec.json.encode(row.logprobs) for row in rows]),
+            CALLS: _bytes([msgspec.json.encode(row.calls) for row in rows]),
         }
         return {name: tensor for name, tensor in outputs.items() if name == TEXT or name in self._outputs_requested}
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+from pilotlight_predictor.backends.text.tool_calls import FORMATS, ToolCallFormat, find_format
+from pilotlight_predictor.core.chat_params import call_arguments, check_tool_messages
+from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.errors import BadRequest
 
 
@@ -23,8 +26,8 @@ class PromptTokenizer:
         self._model = model
         self._lock = Lock()
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._decoder.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        text: str = self._decoder.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         return text
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -49,15 +52,47 @@ class PromptTokenizer:
     def chats(self) -> bool:
         return bool(getattr(self._tokenizer, "chat_template", None))
 
-    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def special_token(self, text: str) -> int | None:
+        """Return the special token whose text this is; None if there is none."""
+        special = self._tokenizer.all_special_tokens
+        added = self._tokenizer.added_tokens_decoder.items()
+        tokens = (token for token, entry in added if entry.content == text and (entry.special or text in special))
+        return next(tokens, None)
+
+    def grammar_tokenizer(self, ends: Sequence[int]) -> Any:
+        """Return llguidance's form of the tokenizer; takes about a second."""
+        from llguidance.hf import from_tokenizer
+
+        try:
+            with self._lock:
+                return from_tokenizer(self._tokenizer, eos_token=list(ends) or None)
+        except ValueError as error:
+            raise BadRequest(f"model '{self._model}' has no tokenizer for constrained decoding: {error}") from None
+
+    def tool_format(self, tools: Sequence[dict[str, Any]]) -> ToolCallFormat:
+        """Return the format of calls in the model's chat template. Raises BadField if it takes no tools."""
+        template = self._tokenizer.get_chat_template(tools=list(tools)) if self.chats else ""
+        if "tools" not in template:
+            raise BadField("tools", f"tools are not supported: the chat template of model '{self._model}' takes none")
+        if (found := find_format(template)) is None:
+            known = ", ".join(form.name for form in FORMATS)
+            raise BadField("tools", f"tools: model '{self._model}' has a chat template in none of the formats {known}")
+        return found
+
+    def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         if not self.chats:
             raise BadRequest(
                 f"model '{self._model}' has no chat template: ask /v1/completions with a prompt, or add a "
                 "chat_template.jinja beside its tokenizer.json"
             )
-        plain = [{**message, "content": _plain(message.get("content"), self._model)} for message in messages]
+        plain = [
+            {**message, "content": _plain(message.get("content"), self._model), **_calls(message)}
+            for message in messages
+        ]
         try:
-            text = self._tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+            text = self._tokenizer.apply_chat_template(
+                plain, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+            )
         except Exception as error:  # a template can raise anything; its only input is messages
             raise BadRequest(f"messages do not fit the chat template of model '{self._model}': {error}") from None
         return self.encode(text, special=False)
@@ -73,6 +108,15 @@ def _plain(content: Any, model: str) -> str:
     return "\n".join(texts)
 
 
+def _calls(message: dict[str, Any]) -> dict[str, Any]:
+    """Tool calls of a message with their arguments as objects, which templates write as JSON."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return {}
+    functions = [{**call["function"], "arguments": call_arguments(call["function"].get("arguments"))} for call in calls]
+    return {"tool_calls": [{**call, "function": f} for call, f in zip(calls, functions, strict=True)]}
+
+
 def read_messages(data: bytes) -> list[dict[str, Any]]:
     """Parse the input `messages`: a JSON list of objects with role and content."""
     try:
@@ -81,7 +125,8 @@ def read_messages(data: bytes) -> list[dict[str, Any]]:
         raise BadRequest(f"input 'messages' must be a JSON list of messages with role and content: {error}") from None
     if not messages or not all(isinstance(message.get("role"), str) for message in messages):
         raise BadRequest("input 'messages' must have at least one message, and each a role")
-    for message in messages:
+    for index, message in enumerate(messages):
+        check_tool_messages(index, message)
         if not isinstance(message.get("content"), str | list | None):
             raise BadRequest("input 'messages' has a content that is neither text nor a list of parts")
     return messages

@@ -1,17 +1,22 @@
 """Sampling: the scores of a step → the next token of each row, by the row's sampling parameters.
 
 Greedy rows share one argmax over the whole batch; any other is sampled alone with its own random generator, so that a
-seed gives the same text whatever else is in the batch.
+seed gives the same text whatever else is in the batch. A row with a grammar is sampled from the tokens it allows.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pilotlight_predictor.backends.text.grammar import Grammar
 from pilotlight_predictor.core.generation_params import SamplingParameters
+from pilotlight_predictor.core.tensors import Array
 
 if TYPE_CHECKING:
     import torch
+
+
+NO_TOKEN: Final = -1  # of a row whose grammar is too complex
 
 
 class SampledToken(NamedTuple):
@@ -25,8 +30,10 @@ class SampledToken(NamedTuple):
 class Sampler:
     """Sampler of one row: its parameters, random generator, and counts of its tokens for penalties."""
 
-    def __init__(self, sampling: SamplingParameters, index: int) -> None:
+    def __init__(self, sampling: SamplingParameters, index: int, grammar: Grammar | None = None) -> None:
         self.sampling = sampling
+        self.plain = sampling.plain and grammar is None
+        self.grammar = grammar
         self._index = index
         self._counts: Counter[int] = Counter()
         self._counted = bool(sampling.presence_penalty or sampling.frequency_penalty)
@@ -36,7 +43,14 @@ class Sampler:
         """Sample from one row of scores over the vocabulary."""
         count = self.sampling.logprobs
         raw = scores.float()
+        if self.grammar is not None:
+            allowed = self.grammar.allowed(scores.numel())
+            if allowed is None:
+                return SampledToken(NO_TOKEN)
+            raw = _masked(raw, allowed)
         token = self._pick(self._adjusted(raw))
+        if self.grammar is not None:
+            self.grammar.accept(token)
         if self._counted:
             self._counts[token] += 1
         if count < 0:
@@ -90,12 +104,18 @@ class Sampler:
         return self._generator
 
 
+def _masked(scores: "torch.Tensor", allowed: Array) -> "torch.Tensor":
+    import torch
+
+    return scores.masked_fill(~torch.from_numpy(allowed).to(scores.device), float("-inf"))
+
+
 def sample_all(scores: "torch.Tensor", samplers: Sequence[Sampler]) -> list[SampledToken]:
     """Sample one token per row of `scores`."""
-    if all(sampler.sampling.plain for sampler in samplers):
+    if all(sampler.plain for sampler in samplers):
         return [SampledToken(token) for token in scores.argmax(-1).tolist()]
-    best = scores.argmax(-1).tolist() if any(sampler.sampling.plain for sampler in samplers) else []
+    best = scores.argmax(-1).tolist() if any(sampler.plain for sampler in samplers) else []
     return [
-        SampledToken(best[row]) if sampler.sampling.plain else sampler.choose(scores[row])
+        SampledToken(best[row]) if sampler.plain else sampler.choose(scores[row])
         for row, sampler in enumerate(samplers)
     ]  # fmt: skip

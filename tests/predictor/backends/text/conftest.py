@@ -15,7 +15,7 @@ from pilotlight_predictor.core.requests import InferRequest, RequestedOutput
 from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.repository.model_config import ModelConfig
 
-ALL = ("text_output", "finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
+ALL = ("text_output", "finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs", "tool_calls")
 
 
 class Heard:

@@ -7,6 +7,7 @@ import pytest
 from tests.predictor.backends.text.conftest import Heard
 
 from pilotlight_predictor.backends.text.backend import TextInstance
+from pilotlight_predictor.backends.text.grammar import GrammarCompiler
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer
 from pilotlight_predictor.errors import BadRequest
 
@@ -41,7 +42,8 @@ def test_a_request_that_cannot_be_begun_leaves_the_others_of_its_batch_alone() -
     begun: list[Any] = []
     engine: Any = SimpleNamespace(slots=4, submit=begun.append)
     model: Any = SimpleNamespace(context=100, eos_tokens=frozenset())
-    instance = TextInstance("m", model, PromptTokenizer(Choking(AttributeError("no")), "m"), engine, [0])
+    tokens = PromptTokenizer(Choking(AttributeError("no")), "m")
+    instance = TextInstance("m", model, tokens, engine, GrammarCompiler(tokens, frozenset()), [0])
     batch = [Heard("one"), Heard("choke"), Heard("two")]
     instance.begin(batch)
     assert len(begun) == 2

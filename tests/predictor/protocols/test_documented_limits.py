@@ -3,6 +3,8 @@
 import pytest
 from tests.serving import ROOT
 
+from pilotlight_predictor.backends.text.grammar import MAX_REPEATS, MAX_SIZE
+from pilotlight_predictor.core.chat_params import MAX_TOOLS
 from pilotlight_predictor.core.generation_params import MAX_BIASES, MAX_STOPS
 from pilotlight_predictor.core.tensors import MAX_STRINGS
 from pilotlight_predictor.models.model_version import MAX_CLASSES, MAX_RANKED
@@ -16,7 +18,18 @@ from pilotlight_predictor.protocols.v2.request_codec import MAX_DIMS
 LIMITS = {
     "v2": (MAX_FIELDS, MAX_DIMS, MAX_DEPTH, MAX_STRINGS, MAX_RANKED, MAX_CLASSES),
     "grpc": (MAX_FIELDS, MAX_DIMS, MAX_STRINGS, MAX_TYPED, MAX_UNPACKED, MAX_AHEAD),
-    "openai": (MAX_WEIGHT, MAX_PARTS, MAX_PROMPTS, MAX_TOKENS, MAX_TEXTS, MAX_STOPS, MAX_BIASES),
+    "openai": (
+        MAX_WEIGHT,
+        MAX_PARTS,
+        MAX_PROMPTS,
+        MAX_TOKENS,
+        MAX_TEXTS,
+        MAX_STOPS,
+        MAX_BIASES,
+        MAX_TOOLS,
+        MAX_SIZE,
+        MAX_REPEATS,
+    ),
     "generate": (MAX_FIELDS, MAX_STRINGS),
     "v1": (MAX_DIMS, MAX_STRINGS, MAX_WEIGHT),
     "predict": (MAX_NUMBERS,),

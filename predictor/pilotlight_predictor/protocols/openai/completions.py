@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
+from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.errors import Cancelled
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
@@ -19,10 +20,7 @@ from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import LONG
 from pilotlight_predictor.protocols.openai.request import TextRequest
 from pilotlight_predictor.protocols.openai.response import (
-    DONE,
-    ChatBodies,
     ChoiceDelta,
-    CompletionBodies,
     Usage,
     choice_deltas,
 )
@@ -32,6 +30,15 @@ from pilotlight_predictor.server.handler_context import Server
 
 NAME: Final = "openai"
 EVENTS: Final = "text/event-stream; charset=utf-8"
+
+
+class Bodies(Protocol):
+    """Bodies of one request: `whole`, or the events `opening` and `chunk` of each choice, and `last`."""
+
+    def whole(self, choices: Sequence[ChoiceDelta], usage: dict[str, int] | None) -> list[Buffer]: ...
+    def opening(self, index: int) -> bytes: ...
+    def chunk(self, delta: ChoiceDelta) -> bytes: ...
+    def last(self, usage: dict[str, int] | None) -> bytes: ...
 
 
 class ResponsePart(NamedTuple):
@@ -87,7 +94,7 @@ class TextGeneration:
 
     def __init__(
         self, server: Server, request: HttpRequest, served: ModelVersion, requests: Sequence[InferRequest],
-        text_request: TextRequest, bodies: ChatBodies | CompletionBodies, text: str, error_body: ErrorBody,
+        text_request: TextRequest, bodies: Bodies, text: str, error_body: ErrorBody,
     ) -> None:  # fmt: skip
         self._server, self._request, self._served = server, request, served
         self._requests, self._text_request, self._bodies, self._text = requests, text_request, bodies, text
@@ -123,6 +130,7 @@ class TextGeneration:
                 whole.text += delta.text
                 whole.finish = delta.finish or whole.finish or ("stop" if part.final else "")
                 whole.logprobs = [*whole.logprobs, *delta.logprobs]
+                whole.tool_calls = [*whole.tool_calls, *delta.tool_calls]
         choices = [choices_by_index[index] for index in sorted(choices_by_index)]
         long = sum(len(choice.text) for choice in choices) > LONG
         body = await off_loop(self._server, long, lambda: self._bodies.whole(choices, self._usage.as_json()))
@@ -139,12 +147,12 @@ class TextGeneration:
             if delta.index not in opened:
                 opened.add(delta.index)
                 events.append(self._bodies.opening(delta.index))
-            if delta.text or delta.finish or delta.logprobs:
+            if delta:
                 events.append(self._bodies.chunk(delta))
         return b"".join(events)
 
     def last_events(self) -> bytes:
-        return (self._bodies.last(self._usage.as_json()) if self._text_request.include_usage else b"") + DONE
+        return self._bodies.last(self._usage.as_json())
 
     def failed(self, error: Exception) -> bytes:
         response = error_response(self._error_body, error, self._request)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from pilotlight.wire.http1 import Buffer
+from pilotlight_predictor.core.chat_params import FIELDS, check_tool_messages, read_chat_options
 from pilotlight_predictor.core.generation_params import BadField, read_sampling
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import HUGE, check_weight
@@ -20,17 +21,17 @@ SAMPLING: Final = (
     "max_tokens", "ignore_eos",
 )  # fmt: skip
 # Without effect here: user, storage and billing.
-IGNORED: Final = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
-)
+IGNORED: Final = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 # Not supported; the values that have no effect are accepted.
 UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
-    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},), "audio": (), "modalities": (["text"],), "prediction": (),
+    "functions": ([],), "function_call": ("none", "auto"), "audio": (), "modalities": (["text"],), "prediction": (),
     "web_search_options": (), "reasoning_effort": (), "verbosity": (),
 }  # fmt: skip
 MICROSERVICE_FIELDS: Final = ("conv_mode", "mode")  # of TAO's requests: passed on to the model, which knows the words
-UNSUPPORTED_PROMPTS: Final[Mapping[str, tuple[Any, ...]]] = {"echo": (False,), "best_of": (1,), "suffix": ("",)}
+UNSUPPORTED_PROMPTS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "echo": (False,), "best_of": (1,), "suffix": ("",), "tools": ([],), "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True,), "response_format": ({"type": "text"},),
+}  # fmt: skip
 MAX_PROMPTS: Final = 256
 MAX_TEXTS: Final = 2048
 MAX_PARTS: Final = 10_000  # messages, and parts of them: each is looked at for addresses
@@ -39,7 +40,10 @@ Prompt = str | tuple[int, ...]
 
 
 class TextRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """Chat (`messages`) or completion (`prompts`); `sampling` is validated and passed on to the model."""
+    """Chat (`messages`) or completion (`prompts`); `sampling` is validated and passed on to the model.
+
+    `options` are tools and response format of a chat, as sent: inputs of the model.
+    """
 
     model: str
     sampling: Mapping[str, Any]
@@ -47,6 +51,8 @@ class TextRequest(msgspec.Struct, kw_only=True, frozen=True):
     prompts: tuple[Prompt, ...] = ()
     stream: bool = False
     include_usage: bool = False
+    options: Mapping[str, Any] = {}
+    echoed: Mapping[str, Any] = {}  # fields that the Responses API repeats
 
     @property
     def n(self) -> int:
@@ -87,8 +93,13 @@ def read_chat(document: dict[str, Any]) -> TextRequest:
     requested, top = _boolean(fields, "logprobs"), fields.pop("top_logprobs", None)
     if top and not requested:
         raise BadField("top_logprobs", "top_logprobs is given, so logprobs must be true")
+    options = {name: value for name in FIELDS if (value := fields.pop(name, None)) is not None}
+    chosen = read_chat_options(options)
+    kept = {"response_format"} if chosen.schema is not None else set()
+    kept |= {*FIELDS} - {"response_format"} if chosen.tools else set()
     request = _text(fields, UNSUPPORTED, {"logprobs": (top or 0) if requested else None})
-    return msgspec.structs.replace(request, messages=messages)
+    options = {name: value for name, value in options.items() if name in kept and value not in ("auto", True)}
+    return msgspec.structs.replace(request, messages=messages, options=options)
 
 
 def read_microservice_chat(document: dict[str, Any]) -> TextRequest:
@@ -127,7 +138,7 @@ def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
     dimensions = fields.pop("dimensions", None)
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise BadField("dimensions", f"dimensions = {_quoted(dimensions)}, must be a whole number of 1 or greater")
-    _reject_unsupported(fields, {})
+    reject_unsupported(fields, {})
     return EmbeddingRequest(model=model, texts=tuple(texts), base64=form == "base64", dimensions=dimensions or 0)
 
 
@@ -142,12 +153,12 @@ def _text(fields: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]], mo
     usage = _boolean(dict(options or {}), "include_usage", "stream_options.")
     sampling = {name: fields.pop(name) for name in SAMPLING if fields.get(name) is not None}
     sampling |= {name: value for name, value in more.items() if value is not None}
-    _reject_unsupported(fields, unsupported)
+    reject_unsupported(fields, unsupported)
     read_sampling(sampling)
     return TextRequest(model=model, sampling=sampling, stream=stream, include_usage=usage)
 
 
-def _reject_unsupported(fields: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]]) -> None:
+def reject_unsupported(fields: Mapping[str, Any], unsupported: Mapping[str, tuple[Any, ...]]) -> None:
     for name, value in fields.items():
         if value is None or name in IGNORED or name in SAMPLING:
             continue
@@ -172,9 +183,10 @@ def _messages(messages: Any) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadField(f"messages[{index}]", f"messages[{index}] must be an object with role and content")
+        check_tool_messages(index, message)
         content = message.get("content")
         parts = content if isinstance(content, list) else ()
-        count += len(parts)
+        count += len(parts) + len(message.get("tool_calls") or ())
         if count > MAX_PARTS:
             raise BadField("messages", f"messages has more than {MAX_PARTS} messages and parts; send fewer")
         typed = all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)

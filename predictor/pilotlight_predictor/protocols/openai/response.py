@@ -16,12 +16,16 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class ChoiceDelta(msgspec.Struct):
-    """New text of one choice; `finish` is empty until its end."""
+    """New text and tool calls of one choice; `finish` is empty until its end."""
 
     index: int
     text: str
     finish: str = ""
     logprobs: list[dict[str, Any]] = []
+    tool_calls: list[dict[str, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.finish or self.logprobs or self.tool_calls)
 
 
 class Usage:
@@ -51,8 +55,11 @@ def choice_deltas(outputs: Outputs, text: str, final: bool) -> list[ChoiceDelta]
     texts = _texts(outputs, text, 0, "")
     finish = _texts(outputs, "finish_reason", len(texts), "stop" if final else "")
     index = outputs["index"].array.ravel().tolist() if "index" in outputs else list(range(len(texts)))
-    logprobs = [msgspec.json.decode(row) if row else [] for row in _texts(outputs, "logprobs", len(texts), "")]
-    return [ChoiceDelta(*row) for row in zip(index, texts, finish, logprobs, strict=False)]
+    lists = (
+        [msgspec.json.decode(row) if row else [] for row in _texts(outputs, name, len(texts), "")]
+        for name in ("logprobs", "tool_calls")
+    )  # fmt: skip
+    return [ChoiceDelta(*row) for row in zip(index, texts, finish, *lists, strict=False)]
 
 
 def _texts(outputs: Outputs, name: str, count: int, default: str) -> list[str]:
@@ -73,19 +80,26 @@ class ChatBodies:
         return _document({**self._head, "object": "chat.completion", "choices": items, "usage": usage}, choices)
 
     def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
-        message = {"role": "assistant", "content": delta.text, "refusal": None}
+        content = None if delta.tool_calls and not delta.text else delta.text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if delta.tool_calls:
+            message["tool_calls"] = [
+                {name: call[name] for name in ("id", "type", "function")} for call in delta.tool_calls
+            ]
         return {"index": delta.index, "message": message, **_end(delta, self._logprobs(delta))}
 
     def opening(self, index: int) -> bytes:
         return self._chunk(index, {"role": "assistant", "content": ""}, ChoiceDelta(index, ""))
 
     def chunk(self, delta: ChoiceDelta) -> bytes:
-        return self._chunk(delta.index, {"content": delta.text} if delta.text else {}, delta)
+        parts = {"content": delta.text, "tool_calls": delta.tool_calls}
+        return self._chunk(delta.index, {name: value for name, value in parts.items() if value}, delta)
 
     def last(self, usage: dict[str, int] | None) -> bytes:
-        return _event({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
+        return (_event(chunk) if self._extra else b"") + DONE
 
-    def _chunk(self, index: int, content: Mapping[str, str], delta: ChoiceDelta) -> bytes:
+    def _chunk(self, index: int, content: Mapping[str, Any], delta: ChoiceDelta) -> bytes:
         choice = {"index": index, "delta": content, **_end(delta, self._logprobs(delta))}
         return _event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **self._extra}, delta)
 
@@ -112,7 +126,7 @@ class CompletionBodies:
         return _event({**self._head, "choices": [self._choice(delta)], **self._extra}, delta)
 
     def last(self, usage: dict[str, int] | None) -> bytes:
-        return _event({**self._head, "choices": [], "usage": usage})
+        return (_event({**self._head, "choices": [], "usage": usage}) if self._extra else b"") + DONE
 
     def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
         offset = self._offsets.get(delta.index, 0)

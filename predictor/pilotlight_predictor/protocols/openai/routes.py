@@ -1,9 +1,10 @@
-"""Routes of the OpenAI protocol: models, chat and text completions, embeddings; under /v1 and /openai/v1.
+"""Routes of the OpenAI protocol: models, chat and text completions, responses, embeddings; under /v1 and /openai/v1.
 
 /v1/models is a route of KServe's V1 too: protocols/v1.py serves both. User documentation: docs/openai.md.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import time
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from pilotlight_predictor.frontends.http.router import Handler, Route, ServingPr
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.observability.logs import new_request_id
 from pilotlight_predictor.protocols.json_values import LONG, SHORT
-from pilotlight_predictor.protocols.openai.completions import NAME, TextGeneration
+from pilotlight_predictor.protocols.openai.completions import NAME, Bodies, TextGeneration
 from pilotlight_predictor.protocols.openai.embeddings import embed
 from pilotlight_predictor.protocols.openai.request import (
     TextRequest,
@@ -28,6 +29,7 @@ from pilotlight_predictor.protocols.openai.request import (
     read_microservice_chat,
 )
 from pilotlight_predictor.protocols.openai.response import ChatBodies, CompletionBodies
+from pilotlight_predictor.protocols.openai.responses import ResponseBodies, read_response_request, renamed
 from pilotlight_predictor.protocols.openai.tensors import (
     TextCapabilities,
     chat_inputs,
@@ -39,6 +41,7 @@ from pilotlight_predictor.protocols.run_inference import decode_long, off_loop
 from pilotlight_predictor.server.handler_context import Server
 
 T = TypeVar("T")
+NewBodies = Callable[[str, int, str, bool], Bodies]  # of an id, the time, the model, whether usage is included
 STARTED = int(time())
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -84,11 +87,23 @@ async def chat(server: Server, request: HttpRequest) -> HttpResponse:
         if error is not None:
             return startup_responses.error_response(error)
     chat_request = await _read(server, request, read_microservice_chat if microservice else read_chat)
+    return await _chat(server, request, chat_request, ChatBodies)
+
+
+async def responses(server: Server, request: HttpRequest) -> HttpResponse:
+    try:
+        chat_request = await _read(server, request, read_response_request)
+        return await _chat(server, request, chat_request, partial(ResponseBodies, chat_request.echoed))
+    except BadField as error:
+        raise renamed(error) from None
+
+
+async def _chat(server: Server, request: HttpRequest, chat_request: TextRequest, kind: NewBodies) -> HttpResponse:
     served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chats", "messages")
     names = frozenset(spec.name for spec in served.inputs)
     urls, long = server.settings.server.media_urls, len(request.body) > SHORT
     inputs = await off_loop(server, long, lambda: chat_inputs(chat_request, names, urls))
-    return await _generate(server, request, served, capabilities, chat_request, [inputs], ChatBodies)
+    return await _generate(server, request, served, capabilities, chat_request, [inputs], kind)
 
 
 async def completions(server: Server, request: HttpRequest) -> HttpResponse:
@@ -103,7 +118,7 @@ async def completions(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def _generate(
     server: Server, request: HttpRequest, served: ModelVersion, can: TextCapabilities, text_request: TextRequest,
-    tensors: Sequence[Inputs], kind: type[ChatBodies | CompletionBodies],
+    tensors: Sequence[Inputs], kind: NewBodies,
 ) -> HttpResponse:  # fmt: skip
     outputs, request_id = needed_outputs(served.outputs, can.text), request.header("x-request-id")
     requests = [
@@ -164,6 +179,7 @@ PROTOCOL = ServingProtocol(
         Route("GET", "/openai/v1/models/{model}", model, Action.READ, hot=True),
         *_both("POST", "chat/completions", chat, Action.INFER),
         *_both("POST", "completions", completions, Action.INFER),
+        *_both("POST", "responses", responses, Action.INFER),
         *_both("POST", "embeddings", embeddings, Action.INFER),
     ),
     error_body,

@@ -19,7 +19,15 @@ from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.protocols.json_values import PIECE, document_pieces
 from pilotlight_predictor.protocols.openai.request import Prompt, TextRequest
 
-TEXT_OUTPUTS: Final = ("text_output", "finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs")
+TEXT_OUTPUTS: Final = (
+    "text_output",
+    "finish_reason",
+    "index",
+    "num_input_tokens",
+    "num_output_tokens",
+    "logprobs",
+    "tool_calls",
+)
 MEDIA: Final = {"image_url": "images", "video_url": "videos"}
 ADDRESS: Final = re.compile(r"\s*[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 MAX_SLICE: Final = 1 << 22  # characters of base64, decoded in 10 ms
@@ -171,6 +179,10 @@ def _media_bytes(name: str, url: Any, urls: bool) -> bytes:
 
 def _options(request: TextRequest, names: frozenset[str]) -> Inputs:
     inputs: Inputs = {}
+    for name, value in request.options.items():
+        if name not in names:
+            raise BadField(name, f"{name} is not supported: the model has no input '{name}'")
+        inputs[name] = _text(msgspec.json.encode(value))
     if "sampling_parameters" in names:
         inputs["sampling_parameters"] = _text(msgspec.json.encode(request.sampling))
     for name, value in (("stream", request.stream), ("exclude_input_in_output", True)):

@@ -11,7 +11,9 @@ import pytest
 from examples.build import build
 from tests.serving import ROOT, RunningServer
 
+from pilotlight_predictor.backends.text.tool_calls import FORMATS
 from pilotlight_predictor.protocols.openai.request import SAMPLING, UNSUPPORTED, UNSUPPORTED_PROMPTS
+from pilotlight_predictor.protocols.openai.responses import UNSUPPORTED as UNSUPPORTED_RESPONSES
 from pilotlight_predictor.protocols.openai.routes import PROTOCOL
 
 PAGE = (ROOT / "docs" / "openai.md").read_text()
@@ -52,5 +54,6 @@ def test_real_sentences_are_embedded(serve: Callable[..., RunningServer], tmp_pa
 def test_every_route_and_field_is_on_the_page() -> None:
     for route in PROTOCOL.routes:
         assert route.pattern.removeprefix("/openai") in PAGE
-    for field in (*SAMPLING, *UNSUPPORTED, *UNSUPPORTED_PROMPTS):
+    formats = (form.name for form in FORMATS)
+    for field in (*SAMPLING, *UNSUPPORTED, *UNSUPPORTED_PROMPTS, *UNSUPPORTED_RESPONSES, *formats):
         assert field in PAGE or field in ("function_call", "web_search_options"), field

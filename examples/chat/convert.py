@@ -4,9 +4,10 @@
     python examples/chat/convert.py [DIR]          DIR is examples/models/chat/1 unless given
 
 The package has the weights in GGUF, four bits each; here they become a directory in Hugging Face's layout, in bfloat16.
-The package is found and never imported.
+The package is found and never imported. Its chat template takes no tools; the one beside this file does.
 """
 
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,7 @@ def main(target: Path) -> None:
         source, gguf_file=FILE, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
     )
     model.save_pretrained(target)
+    shutil.copy(Path(__file__).with_name("chat_template.jinja"), target)
     print(target)
 
 

@@ -22,8 +22,13 @@ class Task(NamedTuple):
 
 
 EMBEDDING: Final = Task("feature-extraction", ("Model",), "AutoModel")
+CLASSIFICATION: Final = Task(
+    "text-classification", ("ForSequenceClassification",), "AutoModelForSequenceClassification"
+)
+RANKING: Final = CLASSIFICATION._replace(name="text-ranking")  # a classifier of one label: a cross-encoder
 TASKS: Final = (
-    Task("text-classification", ("ForSequenceClassification",), "AutoModelForSequenceClassification"),
+    CLASSIFICATION,
+    RANKING,
     Task("token-classification", ("ForTokenClassification",), "AutoModelForTokenClassification"),
     Task("fill-mask", ("ForMaskedLM",), "AutoModelForMaskedLM"),
     Task("question-answering", ("ForQuestionAnswering",), "AutoModelForQuestionAnswering"),
@@ -41,7 +46,7 @@ ALIASES: Final = {
     "sequence-classification": "text-classification", "sentiment-analysis": "text-classification",
     "ner": "token-classification", "text-embedding": EMBEDDING.name, "embeddings": EMBEDDING.name,
     "sentence-similarity": EMBEDDING.name, "summarization": "text2text-generation",
-    "translation": "text2text-generation",
+    "translation": "text2text-generation", "rerank": RANKING.name, "cross-encoder": RANKING.name,
 }  # fmt: skip
 
 
@@ -82,9 +87,13 @@ def read_json(path: Path) -> Any:
 
 def choose_task(model: str, folder: Path, named: str) -> Task:
     """Return the task to serve. Raise LoadFailed if the weights of the folder have no head for it."""
-    architectures: Sequence[str] = read_json(folder / "config.json").get("architectures") or ()
+    config = read_json(folder / "config.json")
+    architectures: Sequence[str] = config.get("architectures") or ()
     fitting = next((task for task in TASKS for name in architectures if name.endswith(task.architectures)), None)
-    if (folder / "modules.json").is_file():  # of sentence-transformers
+    labels = config.get("num_labels") or len(config.get("id2label") or ("LABEL_0", "LABEL_1"))
+    if fitting == CLASSIFICATION:
+        fitting = RANKING if labels == 1 else CLASSIFICATION
+    elif (folder / "modules.json").is_file():  # of sentence-transformers
         fitting = EMBEDDING
     task_name = named.lower().replace("_", "-")
     task_name = ALIASES.get("translation" if task_name.startswith("translation") else task_name, task_name)
@@ -98,6 +107,10 @@ def choose_task(model: str, folder: Path, named: str) -> Task:
         return EMBEDDING  # any encoder, without its head
     if task_name not in {task.name for task in TASKS}:
         raise LoadFailed(f"{model}: parameters task = {named!r}, must be one of {known}")
+    if task_name == RANKING.name and fitting == CLASSIFICATION:
+        has = f"config.json of {folder.name} has {labels} labels, and a score needs a classifier of one"
+    if task_name == CLASSIFICATION.name and fitting == RANKING:
+        return CLASSIFICATION
     if fitting is None or fitting.name != task_name:
         other = f", for {fitting.name}" if fitting else ""
         raise LoadFailed(f"{model}: parameters task = {named!r}, but {has}{other}; leave task out")

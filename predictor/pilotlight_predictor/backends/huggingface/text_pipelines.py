@@ -53,7 +53,8 @@ class TextPipeline(Pipeline):
         arguments = {"padding": len(texts[0]) > 1, "truncation": True, "max_length": self._length} | options
         with self._lock:
             encoded = self.tokenizer(*texts, return_tensors="pt", verbose=False, **arguments)
-        if not encoded["input_ids"].numel():  # a tokenizer without special tokens, such as GPT-2's
+        # A tokenizer without special tokens, such as GPT-2's: in a batch the row would be of padding alone.
+        if not encoded.get("attention_mask", encoded["input_ids"] >= 0).any(-1).all():
             raise BadRequest("the text is empty: the tokenizer makes no token of it")
         return encoded
 
@@ -69,6 +70,26 @@ class TextClassification(TextPipeline):
     def run(self, inputs: Inputs) -> Outputs:
         columns = [texts_of(inputs, name) for name in ("text", "text_pair") if name in inputs]
         return self._head.read(self.model.forward(self.encode(*columns)).logits)
+
+
+class TextRanking(TextPipeline):
+    """One score for each pair of texts, equal to that of sentence-transformers' CrossEncoder."""
+
+    inputs = TextClassification.inputs
+    outputs = (TensorSpec("score", "FP32", (-1,)), TensorSpec("prompt_tokens", "INT32", (-1,)))
+    on_request = frozenset({"prompt_tokens"})
+
+    def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
+        super().__init__(model, settings)
+        self._activation = read_activation(model)
+
+    def run(self, inputs: Inputs) -> Outputs:
+        encoded = self.encode(*(texts_of(inputs, name) for name in ("text", "text_pair") if name in inputs))
+        scores = self.model.forward(encoded).logits[:, 0].float().cpu()
+        return {
+            "score": Tensor("FP32", (scores.sigmoid() if self._activation == "Sigmoid" else scores).numpy()),
+            "prompt_tokens": token_counts(encoded),
+        }
 
 
 class TokenClassification(TextPipeline):
@@ -215,7 +236,7 @@ class Embedding(TextPipeline):
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         return {
             "embedding": Tensor("FP32", vectors.cpu().numpy()),
-            "prompt_tokens": Tensor("INT32", mask.sum(-1, dtype=torch.int32).numpy()),
+            "prompt_tokens": token_counts(encoded),
         }
 
 
@@ -244,12 +265,18 @@ class TextToText(TextPipeline):
 PIPELINES: Final[Mapping[str, type[Pipeline]]] = {
     "text-classification": TextClassification, "token-classification": TokenClassification, "fill-mask": FillMask,
     "question-answering": QuestionAnswering, "feature-extraction": Embedding, "text2text-generation": TextToText,
+    "text-ranking": TextRanking,
 }  # fmt: skip
 
 
 def json_column(rows: Sequence[Any]) -> Tensor:
     """Return the rows as BYTES of JSON, which V1 and generate embed as they are."""
     return strings([JsonText(msgspec.json.encode(row, enc_hook=lambda number: number.item())) for row in rows])
+
+
+def token_counts(encoded: Any) -> Tensor:
+    """Return the tokens of each row, without padding."""
+    return Tensor("INT32", encoded["attention_mask"].sum(-1).numpy().astype("<i4"))
 
 
 def pool(states: "torch.Tensor", mask: "torch.Tensor", mode: str) -> "torch.Tensor":
@@ -283,6 +310,18 @@ def read_modules(model: PipelineModel) -> tuple[str, bool, int | None]:
             raise LoadFailed(f"{model.name}: modules.json has a {kind}; served are Transformer, Pooling and Normalize")
     limits = folder / "sentence_bert_config.json"
     return pooling, normalize, read_json(limits).get("max_seq_length") if limits.is_file() else None
+
+
+def read_activation(model: PipelineModel) -> str:
+    """Return the activation of a cross-encoder: of sentence-transformers' files, newest layout first, else Sigmoid."""
+    file, config = model.folder / "config_sentence_transformers.json", model.config
+    stated = read_json(file).get("activation_fn") if file.is_file() else None
+    stated = stated or (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
+    stated = stated or getattr(config, "sbert_ce_default_activation_function", None)
+    name = str(stated or ("Identity" if config.problem_type == "regression" else "Sigmoid")).rpartition(".")[2]
+    if name not in {"Identity", "Sigmoid"}:
+        raise LoadFailed(f"{model.name}: activation_fn = {stated!r} is not served; Identity and Sigmoid are")
+    return name
 
 
 def _pooling_mode(model: PipelineModel, config: Mapping[str, Any]) -> str:

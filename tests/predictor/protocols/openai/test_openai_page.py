@@ -49,6 +49,8 @@ def test_real_sentences_are_embedded(serve: Callable[..., RunningServer], tmp_pa
     alike = [[float(number) for number in row.split()[:3]] for row in rows]
     assert [alike[place][place] for place in range(3)] == pytest.approx([1, 1, 1], abs=1e-3)
     assert alike[0][1] > 0.5 > 0.2 > alike[0][2]
+    usage = server.post("/v1/embeddings", {"model": "embed_text", "input": sentences}).json()["usage"]
+    assert usage == {"prompt_tokens": 27, "total_tokens": 27}
 
 
 def test_every_route_and_field_is_on_the_page() -> None:

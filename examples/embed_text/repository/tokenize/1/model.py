@@ -15,9 +15,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def predict(text: Array) -> dict[str, Array]:
-    """text: BYTES [batch, 1] → input_ids and attention_mask: INT64 [batch, tokens]."""
+    """text: BYTES [batch, 1] → input_ids and attention_mask: INT64 [batch, tokens]; prompt_tokens: INT64 [batch, 1]."""
     encoded = TOKENIZER.encode_batch([item.decode(errors="replace") for item in text.ravel()])
+    mask = np.array([item.attention_mask for item in encoded], dtype=np.int64)  # 0 for padding
     return {
         "input_ids": np.array([item.ids for item in encoded], dtype=np.int64),
-        "attention_mask": np.array([item.attention_mask for item in encoded], dtype=np.int64),
+        "attention_mask": mask,
+        "prompt_tokens": mask.sum(1, keepdims=True),
     }

@@ -10,6 +10,7 @@ from pilotlight_predictor.core.tensors import MAX_STRINGS
 from pilotlight_predictor.models.model_version import MAX_CLASSES, MAX_RANKED
 from pilotlight_predictor.protocols.json_values import MAX_DEPTH, MAX_FIELDS, MAX_WEIGHT
 from pilotlight_predictor.protocols.openai.request import MAX_PARTS, MAX_PROMPTS, MAX_TEXTS, MAX_TOKENS
+from pilotlight_predictor.protocols.openai.scores import MAX_REPEATED
 from pilotlight_predictor.protocols.plain_predict.codec import MAX_NUMBERS
 from pilotlight_predictor.protocols.v2.grpc.infer_methods import MAX_AHEAD
 from pilotlight_predictor.protocols.v2.grpc.infer_response import MAX_TYPED, MAX_UNPACKED
@@ -24,6 +25,7 @@ LIMITS = {
         MAX_PROMPTS,
         MAX_TOKENS,
         MAX_TEXTS,
+        MAX_REPEATED,
         MAX_STOPS,
         MAX_BIASES,
         MAX_TOOLS,

@@ -1,4 +1,4 @@
-"""Routes of the OpenAI protocol: models, chat and text completions, responses, embeddings; under /v1 and /openai/v1.
+"""Routes of the OpenAI protocol: models, chat, completions, responses, embeddings, scores; under /v1 and /openai/v1.
 
 /v1/models is a route of KServe's V1 too: protocols/v1.py serves both. User documentation: docs/openai.md.
 """
@@ -30,6 +30,7 @@ from pilotlight_predictor.protocols.openai.request import (
 )
 from pilotlight_predictor.protocols.openai.response import ChatBodies, CompletionBodies
 from pilotlight_predictor.protocols.openai.responses import ResponseBodies, read_response_request, renamed
+from pilotlight_predictor.protocols.openai.scores import RankingRequest, rank, read_rerank, read_score
 from pilotlight_predictor.protocols.openai.tensors import (
     TextCapabilities,
     chat_inputs,
@@ -138,6 +139,19 @@ async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
     return await embed(server, request, served, capabilities.embeds, embedding_request)
 
 
+async def rerank(server: Server, request: HttpRequest) -> HttpResponse:
+    return await _rank(server, request, await _read(server, request, read_rerank))
+
+
+async def score(server: Server, request: HttpRequest) -> HttpResponse:
+    return await _rank(server, request, await _read(server, request, read_score))
+
+
+async def _rank(server: Server, request: HttpRequest, body: RankingRequest) -> HttpResponse:
+    served, capabilities = _find(server, body.model, lambda can: can.scores, "scores pairs of texts", "text_pair")
+    return await rank(server, request, served, capabilities, body)
+
+
 async def _read(server: Server, request: HttpRequest, read: Callable[[dict[str, Any]], T]) -> T:
     if len(request.body) > SHORT:
         return await decode_long(server, request.body, read_body, read, request.body)
@@ -181,6 +195,11 @@ PROTOCOL = ServingProtocol(
         *_both("POST", "completions", completions, Action.INFER),
         *_both("POST", "responses", responses, Action.INFER),
         *_both("POST", "embeddings", embeddings, Action.INFER),
+        *_both("POST", "rerank", rerank, Action.INFER),
+        *_both("POST", "score", score, Action.INFER),
+        Route("POST", "/v2/rerank", rerank, Action.INFER, hot=True),  # of Cohere's second API
+        Route("POST", "/rerank", rerank, Action.INFER, hot=True),
+        Route("POST", "/score", score, Action.INFER, hot=True),
     ),
     error_body,
 )

@@ -1,7 +1,8 @@
 """OpenAI capabilities of a model, and its input tensors for a request. Pure.
 
 Capabilities follow from the tensors: `messages` for chat, `text_input` for completions, one text input and one vector
-output for embeddings. The text backend has the first two; a Python model may have any of them (docs/openai.md).
+output for embeddings, two texts and one score for ranking. The text backend has the first two; a Python model may have
+any of them (docs/openai.md).
 """
 
 import base64
@@ -33,19 +34,27 @@ ADDRESS: Final = re.compile(r"\s*[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 MAX_SLICE: Final = 1 << 22  # characters of base64, decoded in 10 ms
 WEB: Final = ("http://", "https://")
 FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
+PAIRS: Final = (("text", "text_pair"), ("query", "document"))  # inputs of a model that scores two texts
 
 
 class TextCapabilities(NamedTuple):
-    """Capabilities of a model. `text`: output with the generated text; `embeds`: input and output for embeddings."""
+    """Capabilities of a model. `text`: output with the generated text; `embeds`: input and output for embeddings;
+    `ranks`: query, document and score."""
 
     chats: bool
     completes: bool
     text: str
     embeds: tuple[TensorSpec, TensorSpec] | None
+    ranks: tuple[TensorSpec, TensorSpec, TensorSpec] | None
 
     @property
     def any(self) -> bool:
-        return self.chats or self.completes or self.embeds is not None
+        return self.chats or self.completes or self.scores
+
+    @property
+    def scores(self) -> bool:
+        """Whether pairs of texts have a score: the model's own, or the cosine of two vectors."""
+        return self.embeds is not None or self.ranks is not None
 
 
 def text_capabilities(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> TextCapabilities:
@@ -57,8 +66,13 @@ def text_capabilities(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
     vectors = [spec for spec in outputs if spec.datatype in FLOATS]
     one_text = len(needed) == 1 and needed[0].datatype == "BYTES"
     one_vector = len(vectors) == 1 and len(vectors[0].shape) == 2
-    embeds = (needed[0], vectors[0]) if one_text and one_vector and not chats and not completes else None
-    return TextCapabilities(chats, completes, text, embeds)
+    by_name = {spec.name: spec for spec in inputs if spec.datatype == "BYTES"}
+    pair = next(([by_name[name] for name in pair] for pair in PAIRS if by_name.keys() >= set(pair)), None)
+    one_score = len(vectors) == 1 and not texts and vectors[0].shape[1:] in {(), (1,)}
+    ranks = (*pair, vectors[0]) if pair and one_score and all(spec in pair for spec in needed) else None
+    generates = chats or completes
+    embeds = (needed[0], vectors[0]) if one_text and one_vector and not generates and not ranks else None
+    return TextCapabilities(chats, completes, text, embeds, ranks)
 
 
 def needed_outputs(outputs: Sequence[TensorSpec], text: str) -> tuple[RequestedOutput, ...]:

@@ -249,7 +249,7 @@ def _remove_instance(model: str, inputs: Inputs, known: Mapping[str, TensorSpec]
         return False
     if any(len(tensor.array) != 1 for tensor in inputs.values()):
         raise BadRequest(f"model '{model}' does not batch: send one instance in a request")
-    inputs |= {name: Tensor(tensor.datatype, tensor.array[0]) for name, tensor in inputs.items()}
+    inputs |= {name: Tensor(tensor.datatype, tensor.array[0, ...]) for name, tensor in inputs.items()}
     return True
 
 

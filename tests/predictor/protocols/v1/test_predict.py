@@ -55,6 +55,10 @@ def test_one_instance_reaches_a_model_that_does_not_batch(server: RunningServer)
     assert predict(server, "identity_fp32", {"instances": [1, 2]}) == [1, 2]
 
 
+def test_an_instance_may_be_a_scalar(server: RunningServer) -> None:
+    assert predict(server, "scalar", {"instances": [2.5]}) == [2.5]
+
+
 def test_bytes_travel_as_text_or_base64(server: RunningServer) -> None:
     blob = {"b64": b64encode(b"\xff\x00").decode()}
     assert predict(server, "echo", {"instances": ["grün", blob]}) == ["grün", blob]

@@ -87,7 +87,7 @@ def open_version(
     config = loaded.config
     executor = _executor(loaded, stats, find, max_queue_size, budget)
     version = ModelVersion(config, loaded.version, executor, stats, metadata_specs(config), loaded.labels, cache)
-    version.answered_warmup = loaded.verified
+    version.answered_warmup, version.example = loaded.verified, loaded.example
     for instance in loaded.instances[:1]:
         version.v1_verbs = getattr(instance, "verbs", frozenset())
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering

@@ -16,6 +16,7 @@ from pilotlight_predictor.backends.base import AnyInstance, Device, LoadSpec, Mo
 from pilotlight_predictor.backends.device_placement import gpu_count, instance_devices
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core import backend_table
+from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cuda_driver import compute_capability
 from pilotlight_predictor.models.sources import prepare
@@ -42,6 +43,7 @@ class LoadedVersion(Struct):
     phases: dict[str, float] = field(default_factory=dict)
     trial_ns: int = 0  # fastest warm-up of a backend that may run on the event loop
     verified: bool = False  # every instance has answered its warm-up
+    example: InferRequest | None = None  # a short request that it has answered
 
 
 def load_version(
@@ -88,7 +90,9 @@ def load_version(
     except BaseException:
         discard(instances)
         raise
-    return LoadedVersion(completed, version, instances, labels, phases, warmup.trial_ns, warmup.verified)
+    return LoadedVersion(
+        completed, version, instances, labels, phases, warmup.trial_ns, warmup.verified, warmup.example
+    )
 
 
 def _with_parameters(config: ModelConfig, settings: Settings) -> ModelConfig:

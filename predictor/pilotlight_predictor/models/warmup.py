@@ -14,7 +14,7 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import AnyInstance, ModelCaller, VersionId, is_decoupled
 from pilotlight_predictor.backends.response_collector import run_warmup
-from pilotlight_predictor.core.requests import InferRequest, Inputs
+from pilotlight_predictor.core.requests import InferRequest, Inputs, size_of
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, decode_raw, zeros
 from pilotlight_predictor.errors import BadRequest, LoadFailed, PredictorError
 from pilotlight_predictor.models.input_validation import InputValidator
@@ -22,6 +22,7 @@ from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.layout import ModelSource
 from pilotlight_predictor.repository.model_config import ModelConfig, Warmup, WarmupInput
 
+SHORT: Final = 4096  # bytes of a request that stays in memory as an example
 EXAMPLE_FILE: Final = "example.json"
 REMEDY: Final = (
     "mend the model, give a request that it can answer (model.example, or example.json in its folder), or turn the "
@@ -41,10 +42,14 @@ class WarmupPlan(NamedTuple):
 
 
 class WarmupResult(NamedTuple):
-    """`verified`: every instance has answered. `trial_ns`: fastest execution of a quick backend, else 0."""
+    """`verified`: every instance has answered. `trial_ns`: fastest execution of a quick backend, else 0.
+
+    `example`: a short request that was answered, to show to users.
+    """
 
     verified: bool
     trial_ns: int = 0
+    example: InferRequest | None = None
 
 
 def plan_warmup(
@@ -122,11 +127,18 @@ def run_warmups(
             raise LoadFailed(f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}") from problem
     if not plan.requests:
         return WarmupResult(False)
+    example = plan.requests[0] if _is_short(plan.requests[0]) else None
     if not instances[0].quick:
-        return WarmupResult(True)
+        return WarmupResult(True, example=example)
     # Samples of model_warmup may be large batches.
     sample = zero_request(config) if config.warmups else plan.requests[0]
-    return WarmupResult(True, measure(instances[0], sample))
+    return WarmupResult(True, measure(instances[0], sample), example)
+
+
+def _is_short(request: InferRequest) -> bool:
+    arrays = [tensor.array for tensor in request.inputs.values()]
+    texts = sum(len(item) for array in arrays if array.dtype == object for item in array.flat)
+    return size_of(request.inputs) + texts + len(str(request.document or "")) <= SHORT
 
 
 def cause_of(error: Exception) -> Exception:

@@ -234,6 +234,8 @@ def boot_response(lifecycle: Lifecycle, server: ServerSettings, request: HttpReq
     )
     if openai is not None:
         return openai
+    if request.path == "/" and "text/html" in request.header("accept") and not server.microservice:
+        return HttpResponse(503, [startup_responses.BOOT_PAGE], "text/html; charset=utf-8", {"Retry-After": "1"})
     if request.path in {"/v2/health/live", "/api/health/live"}:
         return HttpResponse(200, [b'{"live":true}'])
     # Each protocol has its own key for the reason.

@@ -71,6 +71,10 @@ class ServerSettings(SettingsGroup):
         False, BOOL, "--media-urls",
         "Pass http and https addresses of images and videos in a chat on to the model; else only data: is taken.",
     )  # fmt: skip
+    docs: bool = setting(
+        True, BOOL, "--docs --enable-docs-url",
+        "Serve /docs and /openapi.json, and to browsers a page at /. KServe's name: --enable_docs_url.",
+    )  # fmt: skip
     strict_readiness: bool = setting(
         False, BOOL, "--strict-readiness", "Ready only while every model is; else while those required at start are."
     )

@@ -19,6 +19,7 @@ TABLE: Final = (
     "pilotlight_predictor.protocols.plain_predict.routes",
     "pilotlight_predictor.protocols.invocations",
     "pilotlight_predictor.protocols.status_and_metrics",
+    "pilotlight_predictor.protocols.pages.routes",
 )
 # Needed by probes and most clients; the others would double the modules that a start imports.
 STARTUP: Final = ("pilotlight_predictor.protocols.v2.routes", "pilotlight_predictor.protocols.status_and_metrics")

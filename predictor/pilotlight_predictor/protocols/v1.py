@@ -16,7 +16,13 @@ from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.server.handler_context import Server
 
 
-def alive(_: Server, __: HttpRequest) -> HttpResponse:
+def alive(server: Server, request: HttpRequest) -> HttpResponse:
+    """Respond to probes; a browser gets the landing page."""
+    if "text/html" in request.header("accept"):
+        from pilotlight_predictor.protocols.pages.routes import landing, wants_page  # for people only
+
+        if wants_page(server, request):
+            return landing(server, request)
     return json_response({"status": "alive"})
 
 

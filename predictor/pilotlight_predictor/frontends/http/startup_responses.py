@@ -16,6 +16,12 @@ PATHS: Final = CHAT_PATHS | {
 }  # fmt: skip
 STARTING: Final = {ServerState.INITIALIZING: "initializing", ServerState.LOADING: "model_loading"}
 
+BOOT_PAGE: Final = (
+    b'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    b'<meta name="color-scheme" content="light dark"><meta http-equiv="refresh" content="1"><title>Starting</title>'
+    b"<h1>The server is starting</h1><p>This page refreshes itself.</p></html>"
+)
+
 
 class ChatError(NamedTuple):
     """Error response to a chat completion."""

@@ -1,6 +1,8 @@
 """Import of torch and transformers, for the backends `text` and `huggingface`."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -10,6 +12,11 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import stays_inside
 
 LOADING: Final = Lock()  # transformers' lazy imports are not thread-safe
+# Keys with a path of the machine that the model was saved on, which nothing opens, and long lists without paths.
+NOT_OPENED: Final = frozenset(
+    {"name_or_path", "_name_or_path", "base_model_name_or_path", "special_tokens_map_file", "added_tokens_decoder",
+     "id2label", "label2id"}
+)  # fmt: skip
 TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.spm")
 
 
@@ -31,22 +38,48 @@ def import_transformers(*names: str) -> Any:
     return transformers
 
 
-def check_shards(folder: Path) -> None:
-    """Raise LoadFailed if an index of weights names a file outside of the folder, which transformers would read."""
-    for index in folder.glob("*.index.json"):
+def check_paths(folder: Path) -> None:
+    """Raise LoadFailed if a model names files outside of its folder, which transformers would read.
+
+    An index names files with weights; a configuration may hold arguments of a class, such as `vocab`, whose lines would
+    become tokens of the output.
+    """
+    for file in sorted((*folder.glob("*config.json"), *folder.glob("*.index.json"), *folder.glob("modules.json"))):
         try:
-            names = set(json.loads(index.read_bytes())["weight_map"].values())
-            outside = [name for name in names if not stays_inside(name)]
+            document = json.loads(file.read_bytes())
+            if file.name.endswith(".index.json"):
+                outside = [name for name in set(document["weight_map"].values()) if not stays_inside(name)]
+            else:
+                outside = [name for name in _strings(document) if _leads_out(folder, name)]
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise LoadFailed(f"{index.name} of {folder.name} cannot be read: {first_line(error)}") from None
+            raise LoadFailed(f"{file.name} of {folder.name} cannot be read: {first_line(error)}") from None
         if outside:
-            raise LoadFailed(f"{index.name} of {folder.name} names {outside[0]}, which is outside of the folder")
+            raise LoadFailed(f"{file.name} of {folder.name} names {outside[0]}, which is outside of the folder")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value if isinstance(value, list) else (value[key] for key in value.keys() - NOT_OPENED):
+            yield from _strings(each)
+
+
+def _leads_out(folder: Path, name: str) -> bool:
+    """Whether a string is the path of a file or a model, from the folder or the working directory, and not in it."""
+    for base in (folder, Path.cwd()):
+        path = os.path.normpath(base / name)
+        found = name and (os.path.isfile(path) or os.path.isfile(os.path.join(path, "config.json")))
+        if found and not Path(path).is_relative_to(os.path.abspath(folder)):
+            return True
+    return False
 
 
 def load_part(auto_class: str, folder: Path, model: str) -> Any:
     """Return the tokenizer or processor in a model's directory. Raise LoadFailed if it cannot be read."""
     import transformers
 
+    check_paths(folder)
     try:
         if auto_class == "AutoTokenizer" and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):
             raise OSError("there is no tokenizer.json")  # transformers would make one without a vocabulary

@@ -15,7 +15,7 @@ from pilotlight_predictor.backends.huggingface.pipeline import Pipeline, Pipelin
 from pilotlight_predictor.backends.huggingface.task import EMBEDDING, Task, choose_task, read_settings
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
-from pilotlight_predictor.backends.transformers_library import LOADING, check_shards, import_transformers
+from pilotlight_predictor.backends.transformers_library import LOADING, check_paths, import_transformers
 from pilotlight_predictor.core.backend_table import generates_text
 from pilotlight_predictor.core.batch import merge, split
 from pilotlight_predictor.core.requests import InferRequest
@@ -87,7 +87,7 @@ def _pipeline_class(task: Task) -> type[Pipeline]:
 
 
 def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
-    check_shards(folder)
+    check_paths(folder)
     transformers = import_transformers(task.auto_class)
     import torch
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pilotlight_predictor.backends.base import LoadSpec, first_line
 from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
-from pilotlight_predictor.backends.transformers_library import check_shards
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 
@@ -189,7 +188,6 @@ def load_model(spec: LoadSpec, folder: Path) -> TextModel:
     import torch
     from transformers import AutoModelForCausalLM
 
-    check_shards(folder)
     device = torch.device(str(spec.device))
     if spec.threads:
         torch.set_num_threads(spec.threads)

@@ -6,7 +6,7 @@ Estimators of other libraries with scikit-learn's interface (XGBClassifier, LGBM
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -66,7 +66,9 @@ def read_estimator(spec: LoadSpec) -> Any:
         if spec.path.suffix == ".skops":
             return _read_skops(spec)
         import joblib
+        from joblib.numpy_pickle_compat import NDArrayWrapper, ZNDArrayWrapper
 
+        NDArrayWrapper.read = ZNDArrayWrapper.read = _refuse_file_of_array
         with open_trusted(spec.path, spec.trusted_pickles, "a pickle", "save it by skops.io.dump") as file:
             return joblib.load(file)
     except LoadFailed:
@@ -82,6 +84,12 @@ def read_estimator(spec: LoadSpec) -> Any:
         ) from error
     except Exception as error:  # of many types
         raise LoadFailed(f"{name} is damaged or no estimator that can be read: {first_line(error)}") from error
+
+
+def _refuse_file_of_array(wrapper: Any, unpickler: Any) -> NoReturn:
+    """Refuse a file beside a pickle, from the working directory: it may be a pickle, too, and no pin covers it."""
+    message = f"joblib before 0.10 wrote its arrays into other files, such as {wrapper.filename}"
+    raise LoadFailed(f"{message}, which --trust-pickle does not cover: load it and save it again by joblib.dump")
 
 
 def _read_skops(spec: LoadSpec) -> Any:

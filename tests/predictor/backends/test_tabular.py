@@ -208,6 +208,27 @@ def test_a_pickle_is_refused_with_the_line_that_pins_it(tmp_path: Path, estimato
     assert answer(sklearn.load(pinned(path)), x=ROW) == {"predict": [0]}
 
 
+def test_a_file_beside_a_pinned_pickle_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from joblib.numpy_pickle_compat import NDArrayWrapper
+
+    path = tmp_path / "model.joblib"
+    path.write_bytes(pickle.dumps(NDArrayWrapper("model.joblib_01.npy", np.ndarray)))
+    pickled = np.array([_RunsCode(tmp_path / "ran")], dtype=object)
+    np.save(tmp_path / "model.joblib_01.npy", pickled, allow_pickle=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LoadFailed, match=r"joblib_01\.npy, which --trust-pickle does not cover"):
+        sklearn.read_estimator(pinned(path))
+    assert not (tmp_path / "ran").exists()
+
+
+class _RunsCode:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._path),)
+
+
 def test_skops_needs_no_trust_unless_it_has_other_types(tmp_path: Path, estimator: Any) -> None:
     from skops import io
 

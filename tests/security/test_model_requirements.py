@@ -2,6 +2,7 @@
 installed."""
 
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def test_no_code_of_a_package_runs_while_it_is_installed(tmp_path: Path) -> None
     built = environment.ensure(requirements, tmp_path / "environments", environ, print)
     assert list(built.glob("lib/*/site-packages/evil.pth"))
     assert not ran.exists()
+
+
+def test_a_wheel_of_a_few_bytes_does_not_take_the_memory_of_the_machine(tmp_path: Path) -> None:
+    """A list of 12 million numbers, 30 KB in a wheel, took 8.7 GiB and two minutes when it was compiled."""
+    wheels, model = tmp_path / "wheels", tmp_path / "model"
+    model.mkdir()
+    (model / "model.py").write_text("")
+    (model / "requirements.txt").write_text("evil")
+    write_wheel(wheels, "evil", files={"evil_numbers.py": f"x = [{'1,' * 5_000_000}]"})
+    requirements = find(str(model))
+    assert requirements is not None
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    built = environment.ensure(requirements, tmp_path / "environments", {**os.environ, **offline(wheels)}, print)
+    compiled = [path.name.partition(".")[0] for path in built.glob("lib/*/site-packages/__pycache__/evil*")]
+    assert compiled == ["evil"]
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 2 << 20)  # KiB
 
 
 def test_the_environment_of_others_is_not_configured_by_the_model(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.wheels import offline, write_source, write_wheel
 
 from pilotlight.wire.environments import environment
 from pilotlight.wire.environments.requirements import Requirements, RequirementsRefused, find
+from pilotlight.wire.shared_files import try_lock
 
 
 class Index:
@@ -113,8 +114,11 @@ def test_a_lock_file_is_installed_as_it_says(index: Index) -> None:
     )
     requirements = find(str(index.model))
     assert requirements is not None
+    (index.model / "uv.lock").write_text("other")  # what is installed under a hash is what it was taken of
+    (index.model / "pyproject.toml").write_text("other")
     built = index.ensure(requirements)
     assert python(built, "from importlib.metadata import version; print(version('smaller'))") == "1.0"
+    (index.model / "uv.lock").write_text("version = 1")
     (index.model / "pyproject.toml").write_text(project + "[tool.uv.workspace]\nmembers = ['../*']\n")
     requirements = find(str(index.model))
     assert requirements is not None
@@ -163,3 +167,14 @@ def test_what_is_unused_for_long_is_collected_unless_it_is_needed(index: Index) 
     assert environment.collect(index.environments, {kept.name}, time.time()) == [unused.name]
     assert {path.name.partition(".")[0] for path in index.environments.iterdir()} == {kept.name, fresh.name}
     assert environment.collect(index.environments / "gone", (), time.time()) == []
+
+
+def test_what_a_killed_installation_left_is_collected_once_nobody_installs_it(index: Index) -> None:
+    built = index.build("smaller")
+    partial = index.environments / f"{built.name}.partial-0"
+    partial.mkdir()
+    with try_lock(index.environments / f"{built.name}.lock") or pytest.fail("it is locked"):
+        environment.collect(index.environments, (), time.time())
+        assert partial.exists()
+    assert environment.collect(index.environments, (), time.time()) == []
+    assert (partial.exists(), built.exists()) == (False, True)

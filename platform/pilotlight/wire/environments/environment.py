@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from pilotlight.wire.environments.requirements import FILE, LOCK, PROJECT, Requirements, RequirementsRefused, judge
+from pilotlight.wire.environments.requirements import FILE, PROJECT, Requirements, RequirementsRefused, judge
 from pilotlight.wire.shared_files import try_lock
 
 Progress = Callable[[str], object]  # one line
@@ -35,6 +35,13 @@ UNUSED_S: Final = 30 * 86400.0
 INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR")
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 MISSING_UV: Final = "pip install 'pilotlight[requirements]', or put uv on the PATH of this process"
+# Within 2 GiB and 10 minutes: a long expression takes 400 times its size. What is left out is compiled when imported.
+_COMPILE: Final = """
+import compileall, py_compile, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30,) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (600,) * 2)
+compileall.compile_dir(sys.argv[1], quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+"""
 _NO_WHEEL: Final = re.compile(r"Wheels are required for `([\w.-]+)`")
 _UNKNOWN: Final = re.compile(r"[Bb]ecause ([\w.-]+) was not found")
 
@@ -87,19 +94,20 @@ def key_of(requirements: Requirements) -> str:
 
 
 def collect(folder: Path, needed: Collection[str], now: float) -> list[str]:
-    """Remove environments that are not in `needed` and unused for UNUSED_S; return their names."""
+    """Remove interrupted builds, and what is not in `needed` and unused for UNUSED_S; return the latter's names."""
     removed = []
-    entries = list(folder.iterdir()) if folder.is_dir() else []
-    for key in {entry.name.partition(".")[0] for entry in entries} - set(needed):
-        own = [entry for entry in entries if entry.name.partition(".")[0] == key]
-        if now - max(entry.stat().st_mtime for entry in own) < UNUSED_S:
+    for key in {entry.name.partition(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set():
+        lock, environment = try_lock(folder / f"{key}.lock"), folder / key
+        if lock is None:  # it is being built
             continue
-        lock = try_lock(folder / f"{key}.lock")
-        if lock is not None:  # else it is being built
-            with lock:
-                for entry in own:
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            removed.append(key)
+        with lock:
+            for interrupted in folder.glob(f"{key}.partial-*"):
+                shutil.rmtree(interrupted, ignore_errors=True)  # uv may outlive a process that was killed
+            used = os.stat(environment if environment.exists() else lock.fileno()).st_mtime
+            if key not in needed and now - used >= UNUSED_S:
+                shutil.rmtree(environment, ignore_errors=True)
+                (folder / f"{key}.lock").unlink()
+                removed.append(key)
     return removed
 
 
@@ -142,7 +150,7 @@ def _build(requirements: Requirements, stage: Path, environ: Mapping[str, str], 
     own = "".join(f"import site; site.addsitedir({path!r})\n" for path in _own_folders())
     (packages / "pilotlight_installation.pth").write_text(own)
     progress("compiling bytecode")
-    command = [sys.executable, "-I", "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash", str(packages)]
+    command = [sys.executable, "-I", "-c", _COMPILE, str(packages)]
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603
     (stage / MARK).write_text(requirements.digest)
     stage.chmod(0o755)  # a sandbox of another uid reads it; the folder above is private
@@ -181,7 +189,7 @@ def _exported(requirements: Requirements, stage: Path, run: _Uv) -> tuple[str, .
     """Return the lines of a lock file, from a copy: a workspace or a source may lead out of the folder."""
     folder = Path(requirements.folder)
     try:
-        project = tomllib.loads((folder / PROJECT).read_text("utf-8"))
+        project = tomllib.loads(requirements.files[PROJECT].decode())
         workspace = "workspace" in project.get("tool", {}).get("uv", {})
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RequirementsRefused(f"{folder / PROJECT} cannot be read: {error}") from None
@@ -189,8 +197,8 @@ def _exported(requirements: Requirements, stage: Path, run: _Uv) -> tuple[str, .
         raise RequirementsRefused(f"{folder / PROJECT}: tool.uv.workspace reads other folders", f"write a {FILE}")
     copy = stage / "project"
     copy.mkdir()
-    for name in (LOCK, PROJECT):
-        shutil.copyfile(folder / name, copy / name)
+    for name, content in requirements.files.items():
+        (copy / name).write_bytes(content)
     options = ("--frozen", "--offline", "--no-dev", "--no-emit-project", "--no-header", "--no-annotate", "--quiet")
     text = run("export", "--project", str(copy), *options, say=False)
     return judge(text.encode(), requirements.path)

@@ -5,7 +5,7 @@ of a model makes the installation run code, read a file or open a connection of 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 FILE, LOCK, PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
@@ -42,12 +42,16 @@ class RequirementsRefused(Exception):
 
 
 class Requirements(NamedTuple):
-    """What a model requires. `lines` are those of a requirements.txt; of a lock file uv exports them."""
+    """What a model requires. `lines` are those of a requirements.txt; of a lock file uv exports them.
+
+    `files`: the content that `digest` is of; those of the folder may be others by now.
+    """
 
     folder: str
     name: str
     digest: str
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...]
+    files: Mapping[str, bytes]
 
     @property
     def path(self) -> str:
@@ -114,17 +118,17 @@ def _read(path: str, links: bool) -> Requirements:
 
     folder, name = os.path.split(path)
     names = (LOCK, PROJECT) if name == LOCK else (FILE,)
-    digest, text = hashlib.sha256(), b""
+    digest, files = hashlib.sha256(), {}
     for each in names:
         try:
             with open(os.path.join(folder, each), "rb", opener=opened) as file:
-                text = file.read(MAX_BYTES + 1)
+                files[each] = text = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise RequirementsRefused(f"{os.path.join(folder, each)} cannot be read: {error.strerror}") from None
         if len(text) > MAX_BYTES:
             raise RequirementsRefused(f"{os.path.join(folder, each)} has more than {MAX_BYTES:,} bytes")
         digest.update(each.encode() + b"\0" + text + b"\0")
-    return Requirements(folder, name, digest.hexdigest(), judge(text, path) if name == FILE else ())
+    return Requirements(folder, name, digest.hexdigest(), judge(text, path) if name == FILE else (), files)
 
 
 def judge(content: bytes, path: str) -> tuple[str, ...]:

@@ -164,6 +164,19 @@ def test_a_configuration_that_cannot_be_read_is_no_model(tmp_path: Path, text: s
     assert detect(tmp_path) is None
 
 
+@pytest.mark.parametrize("kind", ["fifo", "device", "sparse"])
+def test_a_model_py_that_does_not_end_is_not_read(tmp_path: Path, kind: str) -> None:
+    code = put(tmp_path, w__safetensors=b"") / "model.py"
+    if kind == "fifo":
+        os.mkfifo(code)
+    elif kind == "device":
+        code.symlink_to("/dev/zero")
+    else:
+        with code.open("wb") as file:
+            file.truncate(1 << 40)
+    assert only_model(tmp_path) is not None
+
+
 @pytest.mark.parametrize(
     ("content", "phrase"),
     [(b"\x80\x02c__main__\nNet\nq\x00ctorch.nn.modules.linear\nLinear\n", "PyTorch module (pickle)"),

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeVar
 
@@ -31,6 +32,7 @@ from pilotlight.wire.shared_files import replace_file
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
+MAX_FILES: Final = 100_000
 FILES_LIMIT: Final = 64  # files that a pin lists by name, so that `diff` can tell which of them changed
 HASHED_BYTES: Final = 64 << 20  # a file of at most this size is read again before a start if its time differs
 COMPANIONS: Final = frozenset({"example.json", "config.pbtxt"})
@@ -249,11 +251,14 @@ def _unchanged(now: Stat, recorded: Stat, snapshot: bool) -> bool:
 def _files(source: Path) -> Iterator[tuple[str, Stat]]:
     """Yield the files in order of their names, with links followed; of a single file also what belongs to it.
 
-    Raise UsageError for a name that no document can carry.
+    Raise UsageError for a name that no document can carry, and for more than MAX_FILES.
     """
     base = _base(source)
     companions = (path for path in base.iterdir() if is_companion(source, path.name))
-    paths = companions if source.is_file() else _walk(source, frozenset())
+    paths = list(companions if source.is_file() else islice(_walk(source, frozenset()), MAX_FILES + 1))
+    if len(paths) > MAX_FILES:  # links among a few folders make as many paths as they have orders
+        message = f"storageUri: {base} has more than {MAX_FILES:,} files and folders, with links followed"
+        raise UsageError(message, "name the folder of the model alone")
     for path in sorted(paths):
         name = path.relative_to(base).as_posix()
         try:
@@ -283,11 +288,9 @@ def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
     if real in above or not folder.is_dir():  # a link to a folder above
         return
     for path in folder.iterdir():
-        if path.is_dir():
-            if path.name not in EXCLUDED:
-                yield from _walk(path, above | {real})
-        else:
-            yield path
+        yield path
+        if path.is_dir() and path.name not in EXCLUDED:
+            yield from _walk(path, above | {real})
 
 
 def _base(source: Path) -> Path:

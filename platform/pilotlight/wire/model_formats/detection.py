@@ -12,6 +12,7 @@ _OPENED: Final = frozenset(
     {".pt", ".pth", ".ckpt", ".jit", ".bst", ".json", ".txt", ".model", ".bin", *PICKLE_SUFFIXES}
 )
 _HEAD: Final = 1 << 16
+_MAX_CODE: Final = 1 << 20
 _MAX_JSON: Final = 64 << 20
 _TORCH_LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # first bytes of torch.save before 1.6
 WHOLE_MODULE: Final = "PyTorch module (pickle)"  # by torch.save(model, FILE)
@@ -21,7 +22,8 @@ _PICKLED: Final = {
 }  # fmt: skip
 # What the Python backend runs; a model.py without it builds the module of the weights beside it.
 _PYTHON_MODEL: Final = re.compile(
-    rb"^(?:async )?def predict\b|^class (?:Model|TritonPythonModel)\b(?!\([^)]*Module\))|^class \w+\([^)]*\bModel\)",
+    rb"^(?:async )?def predict\b|^class (?:Model|TritonPythonModel)\b(?!\([^)]{,400}Module\))"
+    rb"|^class \w{,400}\([^)]{,400}\bModel\)",
     re.MULTILINE,
 )
 SETTINGS_FILE: Final = "model-settings.json"  # of MLServer
@@ -68,7 +70,7 @@ def only_model(folder: Path) -> Detected | None:
     named = sorted((m for m in models if m.file.stem == "model"), key=lambda model: FORMATS.index(model.format))
     data = [model for model in models if model.format.name not in {"python", "sklearn"}]
     weights = [model for model in data if model.format.name in {"pytorch", "safetensors"}]
-    if [model.file.name for model in named] != ["model.py"] or _PYTHON_MODEL.search(named[0].file.read_bytes()):
+    if [model.file.name for model in named] != ["model.py"] or _PYTHON_MODEL.search(_head(named[0].file, _MAX_CODE)):
         weights = []
     return next((each[0] for each in (models, weights, named[:1], data) if len(each) == 1), None)
 
@@ -81,13 +83,18 @@ def _models(folder: Path) -> list[Detected]:
 
 def detect_file(path: Path) -> Detected | None:
     """Return the format of a file, or of a name; a SavedModel is a folder that counts as one."""
-    if path.suffix.lower() in _OPENED and path.is_file():
-        with path.open("rb") as file:
-            known = _opened(path, file.read(_HEAD))
-        if known:
-            return Detected(known[0], path, known[1])
+    if path.suffix.lower() in _OPENED and (known := _opened(path, _head(path))):
+        return Detected(known[0], path, known[1])
     row = by_name(path.name)
     return Detected(row, path, row.phrase) if row else None
+
+
+def _head(path: Path, size: int = _HEAD) -> bytes:
+    """Return the first bytes of a file; none of a FIFO or device, which may not end."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(size)
 
 
 def _opened(path: Path, head: bytes) -> tuple[ModelFormat, str] | None:

@@ -208,6 +208,16 @@ def test_what_belongs_to_a_single_file_is_part_of_it(snapshots: ModelSnapshots, 
     assert snapshots.digest(str(folder / "model.py")).digest != pin.digest
 
 
+def test_links_that_make_too_many_paths_are_refused(snapshots: ModelSnapshots, model: Path) -> None:
+    folders = [model / f"folder-{number}" for number in range(10)]
+    for folder in folders:
+        folder.mkdir()
+        for other in folders:
+            (folder / f"to-{other.name}").symlink_to(other)
+    with pytest.raises(UsageError, match="has more than 100,000 files and folders"):
+        snapshots.digest(str(model))
+
+
 def test_two_links_to_one_folder_are_both_there(snapshots: ModelSnapshots, model: Path) -> None:
     (model / "latest").symlink_to(model / "1")
     pin = snapshots.pin(str(model), snapshot=True)

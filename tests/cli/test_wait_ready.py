@@ -1,5 +1,6 @@
 """From applied to ready: what is said on the way, and how it ends when it does not end well."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -178,6 +179,24 @@ def test_a_failure_tells_its_reason_once_with_log_who_serves_and_what_to_type() 
     ]
     assert raised.value.hint == f"platformctl logs iris --target shelf --previous --replica {NEW}"
     assert raised.value.exit_code == 1
+
+
+def test_a_log_that_repeats_the_reason_is_shown_without_that_and_its_routine_lines() -> None:
+    def line(level: str, message: str, **more: str) -> str:
+        return json.dumps({"ts": "2026-11-18T10:00:00Z", "level": level, "event": "e", "message": message, **more})
+
+    log = [line("INFO", "listening"), line("ERROR", "failed to load: no torch", traceback="model.py:1"), "Killed"]
+    assert wait_ready.without_reason(log, "model 'iris': no torch") == ["model.py:1", "Killed"]
+    assert len(wait_ready.without_reason(log, "exit code 3")) == 3
+
+
+def test_missing_credentials_name_the_shell_that_started_the_platform() -> None:
+    seen = revision(state="FailedToLoad", reason="s3://b/m: no credentials were found; set AWS_ACCESS_KEY_ID")
+    target = Scripted([status("Failed", seen)])
+    assert "--previous" in wait_ready.failure(target, EXPECTED, status("Failed", seen), seen).hint
+    target.name = "local"
+    hint = wait_ready.failure(target, EXPECTED, status("Failed", seen), seen).hint
+    assert hint.endswith("set them, then platformctl down; platformctl up")
 
 
 @pytest.mark.parametrize("reason", ["ModelChanged: /m has changed", "could not be started: Too many open files"])

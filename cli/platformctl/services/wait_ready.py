@@ -1,5 +1,6 @@
 """Wait from applied to ready: `progress` reads one status, `wait` polls until all serve or one fails."""
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ LAST_LINES: Final = 20
 SERVING: Final = ("Ready", "Standby", "Parked")
 PROVEN: Final = ("Loaded", "Standby", "Parked")
 NO_PROCESS: Final = ("ModelChanged:", "could not be started:")  # reasons of starts that ended before a process ran
+NO_CREDENTIALS: Final = "no credentials were found"  # of stores, by the predictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,9 @@ def failure(target: "Target", one: Expected, status: ServiceStatus, revision: Re
     evidence, previous = _evidence(target, one, revision.name, reason)
     message = "\n".join(filter(None, [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]))
     service = _arguments(target, one.key)
+    if NO_CREDENTIALS in reason and target.name == "local":
+        fix = "the platform has the variables of the shell that started it"
+        return PlatformError(message, f"{fix}: set them, then platformctl down; platformctl up")
     if reason.startswith(NO_PROCESS):
         return PlatformError(message, f"platformctl events {service}")
     return PlatformError(message, f"platformctl logs {service}{' --previous' * previous} --replica {revision.name}")
@@ -192,7 +197,17 @@ def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -
         return [], False
     reported = bool(known) and any(known in each.message for each in events)
     event_lines = [] if reported else [f"  last event: {each.reason}: {each.message}" for each in events[-1:]]
-    return [*event_lines, *(f"  | {output.readable(line)}" for line in lines)], ended
+    return [*event_lines, *(f"  | {line}" for line in without_reason(lines, known))], ended
+
+
+def without_reason(lines: Sequence[str], reason: str) -> list[str]:
+    """Return a log as text; if it repeats `reason`, without that and without the routine lines around it."""
+    text = [output.readable(line) for line in lines]
+    cause = re.sub(r"^model '[^']*': ", "", reason)
+    if not cause or not any(cause in each for each in text):
+        return text
+    tracebacks = (each.partition("\n")[2] if cause in each else each for each in text)
+    return [each for each in tracebacks if each and not re.match(r"[\d:.]+ INFO ", each)]
 
 
 def last_lines(target: "Target", key: Key, replica: str) -> tuple[list[str], bool]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import pty
 import subprocess
 import sys
@@ -47,6 +48,18 @@ def test_what_is_written_is_valid_in_the_mode_that_was_recommended(case: str, ca
     judged = call("validate", "-f", str(target), "-o", "json")
     assert judged.code == 0, judged.out + judged.err
     assert [service["mode"] for service in json.loads(judged.out)["services"]] == [mode]
+
+
+def test_a_pickle_of_this_machine_is_said_to_need_a_pin(call: Call, tmp_path: Path) -> None:
+    model, file = tmp_path / "wine.pkl", tmp_path / "service.yaml"
+    model.write_bytes(pickle.dumps({"any": "object"}))
+    done = call("init", str(model), "--to", str(file))
+    assert done.code == 0, done.err
+    assert "wine.pkl is a pickle, which runs code of its author when it is loaded: deploy refuses it" in done.err
+    assert "next: platformctl deploy" not in done.err
+    pinned = call("init", str(model), "--to", str(file), "--trust-pickle", "--force")
+    assert "next: platformctl deploy" in pinned.err
+    assert "INFERENCE_TRUST_PICKLE" in file.read_text()
 
 
 def test_strings_of_the_user_come_back_as_they_were(call: Call) -> None:

@@ -123,6 +123,13 @@ def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.M
     return replace(model, pickle=pinned[0].name, env={**model.env, ENV_TRUST_PICKLE: pins})
 
 
+def pickle_warning(model: scaffold.Model) -> str:
+    """Return what is wrong with a model that our predictor would refuse: it is a pickle that is not pinned."""
+    if not model.pickle or not model.ours or ENV_TRUST_PICKLE in model.env:
+        return ""
+    return f"{model.pickle} is a pickle, which runs code of its author when it is loaded"
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -52,18 +52,17 @@ def with_document(word: str, document_options: DocumentOptions, model_options: M
     )
     output.note(f"{word}: {model.phrase}")
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
-    if model.pickle and model.ours and "://" not in word and not model_options.trust_pickle:
-        message = f"{model.pickle} is a pickle, which runs code of its author when it is loaded"
+    if "://" not in word and (warning := model_argument.pickle_warning(model)):
         line = f"platformctl deploy {shlex.quote(word)} --trust-pickle"
         raise UsageError(
-            message, f"if you trust it: {line}; else save it in another format, such as skops, safetensors or ONNX"
+            warning, f"if you trust it: {line}; else save it in another format, such as skops, safetensors or ONNX"
         )
     model = replace(model, uri=model_argument.seen_from(model.uri, file))
     mode, reason = scaffold.recommend(scaffold.Answers())
     text = scaffold.document(model, scaffold.Answers(), mode, reason, file, target, names_mode=False)
     if model_options.save:
         Path(file).write_text(text, encoding="utf-8")
-        output.note(f"{file}: the document, for platformctl deploy {file}")
+        output.note(f"{file}: the document, for platformctl deploy {shlex.quote(file)}")
     count = model_options.min_replicas
     least = () if count is None else (f"spec.predictor.minReplicas={count}",)
     sets = (*least, *document_options.sets)

@@ -67,7 +67,10 @@ def init(
         Path(file).write_text(text, encoding="utf-8")
         output.text(f"{file}\n")
     output.note(f"{recommended} is recommended: {reason}")
-    if file != "-":
+    if "://" not in word and (warning := model_argument.pickle_warning(known)):
+        output.note(f"{warning}: deploy refuses it until it is pinned")
+        output.note("if you trust it: the same command with --trust-pickle --force")
+    elif file != "-":
         there = f"-f {file}" if target == "local" else f"-f {file} --target {target}"
         output.note(f"next: platformctl deploy {there}; what was decided: platformctl explain {there}")
 

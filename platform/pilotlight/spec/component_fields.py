@@ -54,8 +54,10 @@ EXTENSION: Final[Mapping[str, Field]] = {
     "annotations": Field(ANNOTATIONS, "Annotations of the component's pods."),
     "deploymentStrategy": Field(_STRATEGY, "How a Deployment replaces pods (raw mode)."),
 }
+# Only a path may have spaces.
 STORAGE_URI: Final = String(
-    r"\S+", "a URI such as s3://bucket/path, pvc://claim/path, or ./model.onnx beside this file"
+    r"\S+|\.{0,2}/\S*(?: +\S+)*",
+    "a URI without spaces, such as s3://bucket/path or pvc://claim/path, or a path: ./model.onnx beside this file",
 )
 STORAGE: Final = Record("ModelStorageSpec", {
     "key": Field(String(), "Which entry of the storage secret holds the credentials."),

@@ -1,6 +1,7 @@
 """deploy MODEL: what a file, folder or URI is, what becomes of it, and words that could mean two things."""
 
 import hashlib
+import io
 import json
 import pickle
 import time
@@ -9,12 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import joblib
 import pytest
 import yaml
+from sklearn.linear_model import LogisticRegression
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
+from tests.object_stores import Bucket, moto, s3_bucket
 from tests.predictor.storage.conftest import Hub, WebServer, web
 
+from pilotlight.errors import UsageError
 from platformctl.services import scaffold
 from platformctl.services.model_argument import describe, kind_of
 
@@ -25,6 +30,7 @@ kind: InferenceService
 metadata: {name: iris}
 spec: {predictor: {model: {modelFormat: {name: onnx}, storageUri: ./model.onnx}}}
 """
+FLOWER = "[5.1, 3.5, 1.4, 0.2]"
 CLASS = """
 INPUTS = {"x": ("FP64", [-1])}
 
@@ -167,18 +173,21 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["gone.yaml"], 3, "no such file or directory: gone.yaml"),
         (["./mixed"], 2, "./mixed has a model (ONNX model) and a document (iris.yaml)"),
         (["flowers.onnx", "./chat"], 2, "a model is deployed alone"),
-        (["s3://models/thing"], 2, "s3://models/thing is of no known format; name it with --format"),
+        (["pvc://models/thing"], 2, "pvc://models/thing is of no known format; name it with --format"),
+        (["s3://models/thing"], 2, "its format cannot be detected: s3://models/thing: "),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_is_said_in_one_sentence(
-    words: list[str], code: int, sentence: str, call: Call, folder: Path
+    words: list[str], code: int, sentence: str, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "notes.md").write_text("# Notes")
     (folder / "mixed").mkdir()
     (folder / "mixed" / "iris.yaml").write_text(SERVICE)
     (folder / "mixed" / "model.onnx").write_bytes(IRIS.read_bytes())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     done = call("deploy", *words, "--dry-run")
     assert (done.code, done.out) == (code, "")
     assert sentence in done.err
@@ -191,25 +200,66 @@ def test_options_of_a_model_are_refused_by_a_canary_without_one(call: Call) -> N
 
 
 @pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    with moto() as endpoint:
+        bucket = s3_bucket(endpoint, "models")
+        for name, value in bucket.env.items():
+            monkeypatch.setenv(name, value)
+        yield bucket
+
+
+def test_a_folder_of_a_store_is_known_by_the_names_of_its_files(bucket: Bucket, folder: Path) -> None:
+    folders = {
+        "onnx": ["model.onnx"],
+        "mlflow": ["MLmodel", "model.pkl", "requirements.txt"],
+        "triton": ["net/config.pbtxt", "net/1/model.onnx"],
+        "huggingface": ["config.json", "model.safetensors", "tokenizer.json"],
+        "two": ["model.onnx", "model.joblib"],
+    }
+    for name, files in folders.items():
+        for file in files:
+            bucket.put(f"{name}/{file}", b"1")
+    for name in ("onnx", "mlflow", "triton", "huggingface"):
+        assert describe(bucket.uri(name)).format == name
+    with pytest.raises(UsageError, match="is of no known format; name it with --format"):
+        describe(bucket.uri("two"))
+
+
+@pytest.fixture
 def hub(web: WebServer) -> Hub:
     return Hub(web)
 
 
 @pytest.fixture
-def platform(tmp_path: Path, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def platform(tmp_path: Path, web: WebServer, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     monkeypatch.setenv("HF_ENDPOINT", web.url(""))
     with Platform(tmp_path / "home") as running:
         yield running
 
 
-def test_models_from_a_file_a_class_and_a_hub_answer(platform: Platform, hub: Hub, call: Call, folder: Path) -> None:
+def test_models_of_files_classes_hubs_and_stores_answer(
+    platform: Platform, hub: Hub, bucket: Bucket, call: Call, folder: Path
+) -> None:
     hub.publish("org/flowers", {"model.onnx": IRIS.read_bytes()})
-    words = {"flowers.onnx": "flowers", "code.py:Doubler": "doubler", "hf://org/flowers/model.onnx": "org"}
-    for word, name in words.items():
-        done = call("deploy", word, "--name", name)
+    bucket.put("iris/model.onnx", IRIS.read_bytes())
+    estimator = io.BytesIO()
+    joblib.dump(LogisticRegression().fit([[0.0, 0, 0, 0], [5.1, 3.5, 1.4, 0.2]], [0, 7]), estimator)
+    bucket.put("lilies.joblib", estimator.getvalue())
+    pin = f"lilies.joblib={hashlib.sha256(estimator.getvalue()).hexdigest()}"
+    trusted = f"spec.predictor.model.env=[{{name: INFERENCE_TRUST_PICKLE, value: '{pin}'}}]"
+    (folder / "my models").mkdir()
+    (folder / "flowers.onnx").rename(folder / "my models" / "flowers.onnx")
+    cases = {
+        "spaces": (["./my models/flowers.onnx"], "--data", FLOWER, None),
+        "doubler": (["code.py:Doubler"], "--data", "[1.5, 2.5]", [3.0, 5.0]),
+        "org": (["hf://org/flowers/model.onnx"], "--data", FLOWER, None),
+        "stored": ([bucket.uri("iris")], "--data", FLOWER, None),
+        "lilies": ([bucket.uri("lilies.joblib"), "--set", trusted], "--data", FLOWER, [7]),
+    }
+    for name, (words, option, data, expected) in cases.items():
+        done = call("deploy", *words, "--name", name)
         assert done.code == 0, done.err
-        data = "[1.5, 2.5]" if name == "doubler" else "[5.1, 3.5, 1.4, 0.2]"
-        answer = call("infer", name, "--data", data, "-o", "json")
+        answer = call("infer", name, option, data, "-o", "json")
         assert answer.code == 0, answer.err
-        if name == "doubler":
-            assert json.loads(answer.out)["outputs"][0]["data"] == [3.0, 5.0]
+        values = json.loads(answer.out)["outputs"][0]["data"]
+        assert values == expected if expected else values[0] == pytest.approx(0.999207)

@@ -9,11 +9,12 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE
-from pilotlight.errors import NotFound, UsageError
+from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.targets.table import EMBEDDED
 from pilotlight.wire.model_formats import (
     FORMATS,
@@ -96,7 +97,32 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
 
 def _by_uri(uri: str) -> ModelFormat | None:
     is_hub = uri.startswith(("hf://", "hf_model://"))
-    return by_name(uri) or by_name(uri.partition("?")[0]) or (find_format("huggingface") if is_hub else None)
+    named = by_name(uri) or by_name(uri.partition("?")[0])
+    return named or (find_format("huggingface") if is_hub else _by_listing(uri))
+
+
+def _by_listing(uri: str) -> ModelFormat | None:
+    """Return the format of a remote folder by the names of its files; None if they are of none, or of several.
+
+    Raise UsageError with the store's reason if they cannot be listed.
+    """
+    from pilotlight.k8s.model_pins import REMOTE_SCHEMES, scheme_of
+    from platformctl.services.remote_pins import remote_files
+
+    if scheme_of(uri) not in REMOTE_SCHEMES:
+        return None
+    try:
+        files = remote_files(uri)
+    except PlatformError as error:
+        message, hint = f"its format cannot be detected: {error}", "name it with --format: onnx, sklearn, …"
+        raise UsageError(message, hint) from None
+    for row in FORMATS:
+        if any(fnmatch(name, sign) for name in files for sign in row.signs):
+            return row
+    if "config.json" in files:
+        return find_format("huggingface")
+    formats = {row.name: row for name in files if (row := by_name(name))}
+    return next(iter(formats.values())) if len(formats) == 1 else None
 
 
 def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.Model:

@@ -21,21 +21,33 @@ ETAGS: Final = "etags:"  # pins of stores that do not keep old content
 
 def resolve_remote(uris: Sequence[str], timeout: float = TIMEOUT_S) -> dict[str, ModelPin | str]:
     """Return the pin of each remote URI, or in one sentence why it has none; `timeout` is for all together."""
+    return {uri: _pin(document) for uri, document in _read(uris, timeout).items()}
+
+
+def remote_files(uri: str) -> list[str]:
+    """Return the paths of the files below a remote URI. Raise PlatformError if they cannot be listed."""
+    document = _read([uri], TIMEOUT_S, "--names")[uri]
+    if "names" not in document:
+        raise PlatformError(str(document.get("error", "its files cannot be listed")))
+    return list(document["names"])
+
+
+def _read(uris: Sequence[str], timeout: float, *flags: str) -> dict[str, dict[str, Any]]:
     # The URIs go to stdin: arguments are visible to others, and URIs may be signed.
     limit = max(timeout - START_S, timeout / 2)
     try:
         process = subprocess.run(  # noqa: S603 - the predictor, no shell
-            command("pin", "--timeout", f"{limit:g}", "-"),
+            command("pin", *flags, "--timeout", f"{limit:g}", "-"),
             input="\n".join(uris), capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return dict.fromkeys(uris, f"its store did not answer within {timeout:g} s")
+        return {uri: {"error": f"its store did not answer within {timeout:g} s"} for uri in uris}
     try:
         documents: dict[str, Any] = json.loads(process.stdout)
     except ValueError:
         last = process.stderr.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
-        return dict.fromkeys(uris, f"its content cannot be resolved ({last})")
-    return {uri: _pin(documents.get(uri) or {}) for uri in uris}
+        return {uri: {"error": f"its content cannot be resolved ({last})"} for uri in uris}
+    return {uri: documents.get(uri) or {} for uri in uris}
 
 
 def _pin(document: dict[str, Any]) -> ModelPin | str:

@@ -7,8 +7,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         return int(leaving.code or 0)
     uris = [line for uri in arguments.uris for line in (sys.stdin.read().split() if uri == "-" else [uri])]
     options = FetchOptions(timeout=arguments.timeout, retries=RETRIES, allow_http=arguments.allow_http)
-    results = resolve_all(uris, options, arguments.timeout)
+    results = resolve_all(uris, options, arguments.timeout, list_names if arguments.names else resolve)
     silent = {"error": f"the store did not answer within {arguments.timeout:g} s"}
     sys.stdout.write(json.dumps({uri: results.get(uri, silent) for uri in uris}) + "\n")
     sys.stdout.flush()
@@ -40,13 +40,15 @@ def main(argv: list[str]) -> int:
     return 1 if any("error" in result for result in results.values()) else 0
 
 
-def resolve_all(uris: Sequence[str], options: FetchOptions, timeout: float) -> dict[str, dict[str, Any]]:
-    """Return a pin, or an error, for each URI whose store answers within `timeout` seconds, in parallel."""
+def resolve_all(
+    uris: Sequence[str], options: FetchOptions, timeout: float, read: Callable[[str, FetchOptions], Any]
+) -> dict[str, dict[str, Any]]:
+    """Return what `read` does, or an error, for each URI whose store answers within `timeout` seconds, in parallel."""
     results: dict[str, dict[str, Any]] = {}
 
     def run(uri: str) -> None:
         try:
-            results[uri] = asdict(resolve(uri, options))
+            results[uri] = asdict(read(uri, options))
         except Exception as error:  # one URI must not hide the pins of the others
             sentence = str(error) if isinstance(error, LoadFailed) else f"{redact(uri)}: {type(error).__name__}"
             results[uri] = {"error": sentence}
@@ -71,6 +73,16 @@ def resolve(uri: str, options: FetchOptions) -> Pin:
     return pin_of(location, contents)
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    names: tuple[str, ...]
+
+
+def list_names(uri: str, options: FetchOptions) -> Listing:
+    _, contents = open_and_list(pin_location(uri), options)
+    return Listing(tuple(entry.path for entry in contents.entries))
+
+
 def _size_of(location: Location, options: FetchOptions) -> int:
     """Return the size of a file with a known hash; 0 if its server does not say, which changes nothing."""
     try:
@@ -89,5 +101,6 @@ def _parser() -> argparse.ArgumentParser:
         "uris", metavar="URI", nargs="+", help="s3://, gs://, az://, hf://, oci+fetch:// or https://; - reads stdin"
     )
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for all of them (20)")
+    parser.add_argument("--names", action="store_true", help="the paths of the files in place of a pin")
     parser.add_argument("--allow-http", action="store_true", help="plain http:// beyond this machine")
     return parser

@@ -110,6 +110,17 @@ def test_an_image_without_a_registry_must_be_on_every_node() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("skipped", "level"), [("dev.local,index.docker.io", "ok"), ("dev.local", "warn")])
+def test_a_loaded_image_whose_tag_knative_looks_up_is_a_warning(skipped: str, level: str) -> None:
+    node = named("v1", "Node", "", "a", status={"images": [{"names": ["docker.io/pilotlight/predictor:0.1.0"]}]})
+    data = {"registries-skipping-tag-resolving": skipped}
+    settings = named("v1", "ConfigMap", "knative-serving", "config-deployment", data=data)
+    with PaperCluster(node, settings, kinds=PLAIN + KNATIVE) as paper:
+        image = found(paper)["image"]
+    assert image.level == level
+    assert ("--image-registry dev.local" in image.fix) == (level == "warn")
+
+
 def test_an_old_keda_a_gateway_that_is_down_and_missing_rights_are_failures() -> None:
     down = {**OURS, "status": {}}
     objects = (operator("2.17.1"), down)

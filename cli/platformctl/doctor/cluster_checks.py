@@ -76,10 +76,21 @@ def image(cluster: Cluster, registry: str) -> Finding:
     nodes = cluster.list("v1", "Node")
     images = [(node.get("status") or {}).get("images") or () for node in nodes]
     having = [node for node in images if any(f"docker.io/{name}" in (each.get("names") or ()) for each in node)]
-    if nodes and len(having) == len(nodes):
+    if nodes and len(having) == len(nodes) and not _resolves_docker_hub(cluster):
         return Finding("ok", "image", f"{name} is on every node")
+    if nodes and len(having) == len(nodes):
+        message = f"{name} is on every node, but Knative looks its tag up at docker.io, which has none"
+        return Finding("warn", "image", message, "load it as dev.local/… and set --image-registry dev.local")
     message = f"{len(having)} of {len(nodes)} nodes have {name}, which is in no public registry"
     return Finding("warn", "image", message, PUSH_IMAGE)
+
+
+def _resolves_docker_hub(cluster: Cluster) -> bool:
+    """Whether Knative resolves tags of images without a registry to digests, before a node is asked for them."""
+    settings = kinds.unless_forbidden(lambda: cluster.get("v1", "ConfigMap", KNATIVE, "config-deployment"), None)
+    if settings is None:
+        return False
+    return "index.docker.io" not in str((settings.get("data") or {}).get("registries-skipping-tag-resolving", ""))
 
 
 def namespace_exists(cluster: Cluster, namespace: str) -> Finding:

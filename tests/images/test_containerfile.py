@@ -1,6 +1,7 @@
 """Containerfile, read as a builder reads it: there is no base image here to build it with."""
 
 import fnmatch
+import io
 import json
 import re
 import shlex
@@ -15,6 +16,7 @@ from tests.cluster.bed import predictor_image, python_layers
 from pilotlight import contract
 from pilotlight.plan.support import image_variants
 from pilotlight.plan.types import Capabilities
+from pilotlight.release.plan_and_render import Sources, plan_all
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -86,6 +88,25 @@ def test_its_page_lists_the_variants_as_planning_knows_them() -> None:
         tag = Capabilities().own_image(variant.name).partition(":")[2]
         cells = (variant.name, f"`{tag}`", ", ".join(variant.packages), ", ".join(variant.formats))
         assert f"| {' | '.join(cells)} |" in page
+
+
+def test_an_image_of_ones_own_is_built_on_ours_and_planned_for_what_it_adds() -> None:
+    page = (ROOT / "docs/images.md").read_text()
+    lines = re.findall("^    (FROM|USER|RUN) (.+)$", page, re.MULTILINE)
+    (name,) = re.findall("Push it as `(.+?)`", page)
+    assert [word for word, _ in lines] == ["FROM", "USER", "RUN", "USER"]
+    assert lines[0][1] == Capabilities(image_registry=name.split("/pilotlight")[0]).own_image()
+    package = lines[2][1].split()[-1]
+    assert package in " ".join(PROJECT["project"]["optional-dependencies"][name.rpartition("-")[2]])
+    assert lines[3][1] == "65532:65532"
+    text = f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: cat}}
+spec: {{predictor: {{model: {{modelFormat: {{name: {package}}}, storageUri: s3://models/cat.cbm, image: "{name}"}}}}}}
+"""
+    (plan,) = plan_all(Sources(("-",), stdin=io.StringIO(text)), Capabilities()).plans
+    assert plan.workloads[0].template["spec"]["containers"][0]["image"] == name
 
 
 def test_nothing_is_installed_without_hashes_but_the_project_itself() -> None:

@@ -220,7 +220,8 @@ def test_what_a_store_without_versions_has_replaced_is_refused_until_it_is_deplo
         story.release()
         assert story.answer() == ANSWERS["Neg"]
         assert story.serving()["name"] != first["name"]
-        refused = story.run("rollback", story.name)
+        assert "what was deployed before failed" in story.run("rollback", story.name).stderr
+        refused = story.run("rollback", story.name, "--to", "1")
         assert refused.returncode == 1
         assert f"ModelChanged: {story.uri} has changed" in refused.stderr
         assert "platformctl deploy -f FILE" in refused.stderr

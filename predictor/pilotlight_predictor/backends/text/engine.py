@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 PREFILL_TOKENS: Final = 512  # of prompts per step, which bounds the delay for rows being generated
+GRAPH_COLUMNS: Final = 1024  # of the KV cache from the start, if steps run by CUDA graphs
 WRITE_PAUSE_S: Final = 0.001  # time for the event loop to write a first token; a step takes ten times as long
 RETRY_S: Final = 0.02  # interval at which an idle engine retries clients that read slowly
 
@@ -49,7 +50,11 @@ class TextEngine:
         self._prefills: deque[Prefill] = deque()
         self._rows: list[ChoiceRow] = []
         self._late: list[Task] = []
-        self._batch = BatchKVCache(model.layers) if model.batchable else None
+        self._batch, self._step_graphs = None, None
+        if model.batchable:
+            fixed = (slots, min(model.context, GRAPH_COLUMNS)) if model.uses_graphs else None
+            self._batch = BatchKVCache(model.layers, fixed)
+            self._step_graphs = model.step_graphs(self._batch)
         self.steps = 0
 
     def submit(self, task: Task) -> None:
@@ -106,6 +111,9 @@ class TextEngine:
     def _prefill(self) -> None:
         budget = PREFILL_TOKENS
         while self._prefills and budget > 0:
+            if len(group := self._similar_prefills(budget)) > 1:
+                budget -= self._prefill_together(group)
+                continue
             current = self._prefills[0]
             chunk = current.task.prompt[current.done : current.done + budget]
             whole = self._model.prefill(chunk) if len(chunk) == len(current.task.prompt) else None
@@ -119,14 +127,34 @@ class TextEngine:
                 self._begin(current, scores)
                 self._prefills.popleft()
 
-    def _begin(self, prefill: Prefill, scores: "torch.Tensor") -> None:
+    def _similar_prefills(self, budget: int) -> list[Prefill]:
+        """Return the first prompts in the queue if one pass can read them whole, padded by half of it at most."""
+        group: list[Prefill] = []
+        for prefill in self._prefills if self._batch is not None and not self._model.uses_graphs else ():
+            lengths = [len(each.task.prompt) for each in (*group, prefill)]
+            longest = max(lengths)
+            if prefill.done or longest > 2 * min(lengths) or longest * len(lengths) > budget:
+                break
+            group.append(prefill)
+        return group
+
+    def _prefill_together(self, group: list[Prefill]) -> int:
+        """Read prompts in one pass, which takes little longer than one of them; return the number of their tokens."""
+        scores, caches = self._model.prefill_together([prefill.task.prompt for prefill in group])
+        for row, (prefill, cache) in enumerate(zip(group, caches, strict=True)):
+            prefill.cache = cache
+            self._begin(prefill, scores[row : row + 1], pause=row == len(group) - 1)
+            self._prefills.popleft()
+        return sum(len(prefill.task.prompt) for prefill in group)
+
+    def _begin(self, prefill: Prefill, scores: "torch.Tensor", *, pause: bool = True) -> None:
         """Sample the first token of every choice from the prompt's last scores, and add the rows to the batch."""
         rows, task = prefill.task.rows, prefill.task
         choices = sample_all(scores.expand(len(rows), -1), [row.sampler for row in rows])
         for row, choice in zip(rows, choices, strict=True):
             row.append(choice)
         self._flush(task)  # before the KV cache is copied, for the time to first token
-        if self._model.device.type == "cuda":
+        if pause and self._model.device.type == "cuda":
             # To write the token the event loop needs the GIL several times, and would wait 5 ms each time while this
             # thread launches kernels without a pause.
             sleep(WRITE_PAUSE_S)
@@ -161,6 +189,10 @@ class TextEngine:
             each = (model.forward([[row.token]], [row.length], row.cache, None) for row in self._rows)
             return torch.cat(list(each))
         self._batch.before_step()
+        by_graph = self._step_graphs and self._step_graphs.run([row.token for row in self._rows])
+        if by_graph is not None:
+            self._batch.after_step()
+            return by_graph
         lengths, mask = list(self._batch.lengths), self._batch.mask(model.device)
         scores = model.forward([[row.token] for row in self._rows], lengths, self._batch.cache, mask)
         self._batch.after_step()

@@ -4,14 +4,23 @@ Rows are right-aligned, so that a step writes one column for all of them; the pa
 grows by halves and is reused, so a step copies nothing but the new column.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     import torch
 
 MIN_SPARE: Final = 64  # columns
+
+
+class CapturedStep(NamedTuple):
+    """Rows and columns that a CUDA graph computes, and the column it writes, which a replay may move."""
+
+    rows: int
+    columns: int
+    column: "torch.Tensor"
 
 
 class ColumnFrame:
@@ -20,6 +29,7 @@ class ColumnFrame:
     def __init__(self) -> None:
         self.lengths: list[int] = []
         self.end = 0
+        self.captured: CapturedStep | None = None
 
     @property
     def rows(self) -> int:
@@ -51,6 +61,10 @@ class BatchCacheLayer:
         """Write the column of this step; return all keys and values that the model attends to."""
         assert self.keys is not None
         assert self.values is not None
+        if (step := self.frame.captured) is not None:
+            for buffer, column in ((self.keys, keys), (self.values, values)):
+                buffer[: step.rows].index_copy_(2, step.column, column)
+            return self.keys[: step.rows, :, : step.columns], self.values[: step.rows, :, : step.columns]
         rows, start, end = self.frame.rows, self.frame.start, self.frame.end
         self.keys[:rows, :, end] = keys[:, :, 0]
         self.values[:rows, :, end] = values[:, :, 0]
@@ -78,15 +92,35 @@ def _layer() -> type[BatchCacheLayer]:
 
 
 class BatchKVCache:
-    """Rows of a batch. `cache` is the argument of the model."""
+    """Rows of a batch. `cache` is the argument of the model. `fixed`: slots and columns that stay, for CUDA graphs."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, fixed: tuple[int, int] | None = None) -> None:
         from transformers import Cache
 
         self._frame = ColumnFrame()
         self._layers = [_layer()(self._frame) for _ in range(layers)]
         self.cache = Cache(layers=self._layers)
-        self._slots = self._columns = 0
+        self._slots = self.columns = 0
+        self._fixed = fixed
+
+    @property
+    def end(self) -> int:
+        """The column that the next step writes."""
+        return self._frame.end
+
+    @property
+    def storage(self) -> Any:
+        """A buffer that is replaced when all are."""
+        return self._layers[0].keys
+
+    @contextmanager
+    def captured(self, step: CapturedStep) -> Iterator[None]:
+        """Let the model's layers compute the rows and columns of a graph."""
+        self._frame.captured = step
+        try:
+            yield
+        finally:
+            self._frame.captured = None
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -115,10 +149,12 @@ class BatchKVCache:
                 layer.values[row] = layer.values[last]
             self._frame.lengths[row] = self._frame.lengths[last]
         self._frame.lengths.pop()
-        if not self._frame.rows:  # free the memory of an empty batch
+        if not self._frame.rows:
+            self._frame.end = 0
+        if not self._frame.rows and self._fixed is None:  # free the memory of an empty batch
             for layer in self._layers:
                 layer.keys = layer.values = None
-            self._slots = self._columns = self._frame.end = 0
+            self._slots = self.columns = 0
 
     def before_step(self) -> None:
         self._reserve(self._frame.rows, self._frame.width, None)
@@ -141,14 +177,15 @@ class BatchKVCache:
     def _reserve(self, rows: int, width: int, like: Any) -> None:
         """Ensure capacity for `rows` of `width` and one more column; `like` gives shapes for new buffers."""
         frame = self._frame
-        if rows <= self._slots and width <= frame.end < self._columns:
+        if rows <= self._slots and width <= frame.end < self.columns:
             return
-        slots = max(1 << (rows - 1).bit_length(), self._slots)
-        columns = width + max(MIN_SPARE, width // 2)  # amortises the copy over width / 2 steps
+        fixed_slots, fixed_columns = self._fixed or (0, 0)
+        slots = 1 << (max(rows, self._slots, fixed_slots) - 1).bit_length()
+        columns = max(width + max(MIN_SPARE, width // 2), fixed_columns)  # amortises the copy over width / 2 steps
         grown = [self._grow_layer(number, slots, columns, width, like) for number in range(len(self._layers))]
         for layer, (keys, values) in zip(self._layers, grown, strict=True):  # after all allocations: memory may run out
             layer.keys, layer.values = keys, values
-        self._slots, self._columns, frame.end = slots, columns, width
+        self._slots, self.columns, frame.end = slots, columns, width
 
     def _grow_layer(
         self, number: int, slots: int, columns: int, width: int, like: Any
@@ -158,9 +195,12 @@ class BatchKVCache:
         shaped = like.layers[number] if like is not None else layer
 
         def grow(before: "torch.Tensor | None", example: "torch.Tensor") -> "torch.Tensor":
-            buffer = example.new_zeros((slots, example.shape[1], columns, example.shape[3]))
+            shape = (slots, example.shape[1], columns, example.shape[3])
+            stays = self._fixed is not None and before is not None and before.shape == shape
+            buffer = before if stays and before is not None else example.new_zeros(shape)
             if frame.rows and before is not None:
-                buffer[: frame.rows, :, taken] = before[: frame.rows, :, old]
+                moved = before[: frame.rows, :, old]
+                buffer[: frame.rows, :, taken] = moved.clone() if stays else moved
             return buffer
 
         return grow(layer.keys, shaped.keys), grow(layer.values, shaped.values)

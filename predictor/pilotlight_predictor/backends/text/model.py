@@ -3,12 +3,14 @@
 Code in a model's directory is never run. On a GPU, prefill may use CUDA graphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight_predictor.backends.base import LoadSpec, first_line
+from pilotlight_predictor.backends.text.kv_cache import BatchKVCache
+from pilotlight_predictor.backends.text.step_graphs import StepGraphs
 from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
 from pilotlight_predictor.errors import LoadFailed
@@ -29,12 +31,12 @@ class Layer(NamedTuple):
 
 
 class PrefilledCache:
-    """Keys and values of one prompt in its graph's outputs, valid until the graph runs again."""
+    """Keys and values of one prompt: a row of tensors that others share, such as a graph's outputs until it reruns."""
 
-    def __init__(self, graph: CapturedGraph, layers: int, length: int) -> None:
+    def __init__(self, layers: Iterable[Any], length: int, row: int = 0) -> None:
         self._length = length
-        out = graph.outputs
-        self.layers = [Layer(out[f"keys{n}"][:, :, :length], out[f"values{n}"][:, :, :length]) for n in range(layers)]
+        part = slice(row, row + 1)
+        self.layers = [Layer(each.keys[part, :, :length], each.values[part, :, :length]) for each in layers]
 
     def get_seq_length(self) -> int:
         return self._length
@@ -72,7 +74,9 @@ class PrefillGraphs:
         graph.inputs["ids"][:, : len(tokens)].copy_(torch.tensor([tokens]))
         graph.inputs["last"].fill_(len(tokens) - 1)
         graph.replay()
-        return graph.outputs["scores"], PrefilledCache(graph, self._layers, len(tokens))
+        out = graph.outputs
+        layers = [Layer(out[f"keys{number}"], out[f"values{number}"]) for number in range(self._layers)]
+        return out["scores"], PrefilledCache(layers, len(tokens))
 
     def capture(self) -> None:
         """Capture one of the requested sizes; log a failure once and stop capturing."""
@@ -144,9 +148,31 @@ class TextModel:
         if graphs and device.type == "cuda" and self.batchable and self._last_only:
             self._prefill_graphs = PrefillGraphs(partial(prefill_outputs, module, self.new_cache), self.layers, device)
 
+    @property
+    def uses_graphs(self) -> bool:
+        return self._prefill_graphs is not None
+
+    def step_graphs(self, batch: BatchKVCache) -> StepGraphs | None:
+        return StepGraphs(self._module, batch, self.device) if self.uses_graphs else None
+
     def prefill(self, prompt: Sequence[int]) -> "tuple[torch.Tensor, Any] | None":
         """Run a whole prompt by a CUDA graph; return its scores and cache, or None to use `forward`."""
         return None if self._prefill_graphs is None else self._prefill_graphs.run(prompt)
+
+    def prefill_together(self, prompts: Sequence[Sequence[int]]) -> "tuple[torch.Tensor, list[PrefilledCache]]":
+        """Run whole prompts in one pass, padded on the right, which causal attention ignores; return as `prefill`."""
+        import torch
+
+        width, cache = max(map(len, prompts)), self.new_cache()
+        ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts], device=self.device)
+        ends = torch.tensor([len(prompt) - 1 for prompt in prompts], device=self.device)
+        rows, positions = torch.arange(len(ids), device=self.device), torch.arange(width, device=self.device)
+        out = self._module(
+            input_ids=ids, position_ids=positions.expand(len(ids), -1), past_key_values=cache, use_cache=True,
+            return_dict=True, **({"logits_to_keep": ends} if self._last_only else {}),
+        )  # fmt: skip
+        scores = out.logits[rows, rows if self._last_only else ends]
+        return scores, [PrefilledCache(cache.layers, len(prompt), row) for row, prompt in enumerate(prompts)]
 
     def capture_graphs(self) -> None:
         """Capture a requested graph; called while the engine is idle."""

@@ -1,0 +1,93 @@
+"""Steps of the batch by CUDA graphs: one launch for a step instead of hundreds from Python, which take longer than it.
+
+A graph is for so many rows and columns of one set of buffers (kv_cache.py), and is captured at the first step that
+needs it; masked columns and spare rows do not change the others.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pilotlight_predictor.backends.base import first_line
+from pilotlight_predictor.backends.text.kv_cache import BatchKVCache, CapturedStep
+from pilotlight_predictor.backends.torch.cuda_graphs import SWITCH_S, CapturedGraph, GraphPlan, capture_graph
+from pilotlight_predictor.core.threads import limit_switch_interval
+from pilotlight_predictor.observability.logs import log
+
+if TYPE_CHECKING:
+    import torch
+
+MIN_COLUMNS: Final = 256
+
+
+class StepGraphs:
+    """Used by the engine's thread only; `capture_one` is an argument for tests without a GPU."""
+
+    def __init__(
+        self, module: Any, batch: BatchKVCache, device: "torch.device",
+        capture_one: Callable[..., CapturedGraph] = capture_graph,
+    ) -> None:  # fmt: skip
+        self._module, self._batch, self._device, self._capture_one = module, batch, device, capture_one
+        self.graphs: dict[tuple[int, int], CapturedGraph] = {}
+        self._storage: Any = None  # buffers that the graphs write to
+        self._pool: Any = None
+        self._failed = False
+
+    def run(self, tokens: Sequence[int]) -> "torch.Tensor | None":
+        """Return scores of the next token of each row, valid until the next step; None if it cannot be captured."""
+        import torch
+
+        if self._failed:
+            return None
+        batch, end = self._batch, self._batch.end
+        if batch.storage is not self._storage:
+            self.graphs.clear()
+            self._storage = batch.storage
+        rows = 1 << (len(tokens) - 1).bit_length()
+        columns = min(max(MIN_COLUMNS, 1 << end.bit_length()), batch.columns)
+        spare = rows - len(tokens)
+        begins = [*(end - length for length in batch.lengths), *[end] * spare]
+        values = torch.tensor([[*tokens, *[0] * spare], begins, [end] * rows])
+        graph = self.graphs.get((rows, columns)) or self._capture(rows, columns, values)
+        if graph is None:
+            return None
+        graph.inputs["step"].copy_(values)
+        graph.replay()
+        return graph.outputs["scores"][: len(tokens)]
+
+    def _capture(self, rows: int, columns: int, values: "torch.Tensor") -> CapturedGraph | None:
+        """Capture on a separate stream, with the inputs of this step: its warm-up writes what the step will."""
+        import torch
+
+        current, stream = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
+        stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(stream):
+                self._pool = self._pool or torch.cuda.graph_pool_handle()
+                inputs = {"step": values.to(self._device)}
+                graph = self._capture_one(
+                    GraphPlan(0, 0, ()), inputs, lambda given: self._compute(given["step"], columns), stream, self._pool
+                )
+        except Exception as error:  # a module can raise anything during a capture
+            self._failed = True
+            message = f"steps run without CUDA graphs: the model cannot be captured ({first_line(error)})"
+            log("graphs.failed", message, level="WARNING")
+            return None
+        finally:
+            current.wait_stream(stream)
+        limit_switch_interval(SWITCH_S)
+        self.graphs[rows, columns] = graph
+        return graph
+
+    def _compute(self, step: "torch.Tensor", columns: int) -> "dict[str, torch.Tensor]":
+        """Computation of a graph: tokens, first columns and the column to write → scores."""
+        import torch
+
+        tokens, begins, ends = step
+        places = torch.arange(columns, device=step.device)
+        mask = (places >= begins[:, None]) & (places <= ends[:, None])
+        with self._batch.captured(CapturedStep(len(tokens), columns, ends[:1])):
+            out = self._module(
+                input_ids=tokens[:, None], attention_mask=mask[:, None, None], position_ids=(ends - begins)[:, None],
+                past_key_values=self._batch.cache, use_cache=True, return_dict=True,
+            )  # fmt: skip
+        return {"scores": out.logits[:, -1]}

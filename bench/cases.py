@@ -4,7 +4,9 @@ import statistics
 from collections.abc import Callable, Mapping
 
 from bench.client_cases import python_client
+from bench.huggingface_models import classifier_subjects, loop_rps
 from bench.load import WARM_UP_S, BenchError, Target, send, send_beside_flood
+from bench.machine import on_core
 from bench.models import iris_payload
 from bench.own_cases import copy_mb_s, imports_s, sink_mb_s, workers
 from bench.processes import Running, alone_mb, cpu_seconds, settled_memory_mb
@@ -113,6 +115,28 @@ def tables(subject: Subject, seconds: float) -> Figures:
     return figures
 
 
+def huggingface(subject: Subject, seconds: float) -> Figures:
+    """Text classifiers beside MLServer's runtime, which has the better of two rates: with and without batching."""
+    figures: Figures = {}
+    for batching, with_models in classifier_subjects(subject).items():
+        for name, model in with_models.models.items():
+            prefix = f"huggingface.{name}{batching}"
+            with with_models.serving(name) as server:
+                figures[f"{prefix}.ready_s"] = server.ready_s
+                target = with_models.target(server, name)
+                send(target, TABLE_CONNECTIONS, WARM_UP_S, subject.cores)
+                figures |= _measured(subject, server, target, TABLE_CONNECTIONS, seconds, prefix)
+            figures[f"huggingface.{name}.best_rps"] = max(
+                figures[f"{prefix}.rps"], figures.get(f"huggingface.{name}.best_rps", 0.0)
+            )
+            if subject.server.name == OURS:
+                with on_core(subject.cores.server):
+                    figures[f"huggingface.{name}.loop_rps"] = loop_rps(
+                        subject.environment, model, TABLE_CONNECTIONS, seconds
+                    )
+    return figures
+
+
 CASES: Mapping[str, Callable[[Subject, float], Figures]] = {
     "json": json_load,
     "binary": binary_load,
@@ -126,6 +150,7 @@ CASES: Mapping[str, Callable[[Subject, float], Figures]] = {
     "workers": workers,
     "tables": tables,
     "python_client": python_client,
+    "huggingface": huggingface,
 }
 
 

@@ -50,10 +50,15 @@ def mlserver_folder(directory: Path, models: Sequence[Model], ports: tuple[int, 
     _write_json(directory / "settings.json", {**settings, "parallel_workers": 0, "debug": False, "gzip_enabled": False})
     shutil.copy(PEERS / "mlserver_model.py", directory / "mlserver_model.py")
     for model in models:
-        implementation = {"name": model.name, "implementation": RUNTIMES.get(model.name, "mlserver_model.OnnxModel")}
+        implementation, uri = RUNTIMES.get(model.name, "mlserver_model.OnnxModel"), str(model.path)
+        parameters: dict[str, object] = {"uri": uri}
+        if model.path.is_dir():
+            implementation = "mlserver_huggingface.HuggingFaceRuntime"
+            parameters = {"extra": {"task": "text-classification", "pretrained_model": uri}}
         (directory / model.name).mkdir()
         _write_json(
-            directory / model.name / "model-settings.json", {**implementation, "parameters": {"uri": str(model.path)}}
+            directory / model.name / "model-settings.json",
+            {"name": model.name, "implementation": implementation, "parameters": parameters},
         )
     return directory
 

@@ -6,7 +6,7 @@ graph under another name; `image` reduces a 224×224×3 picture to three means, 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,12 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One V2 request, ready to be sent, and the numbers that a right answer holds."""
+    """One V2 request, ready to be sent, and the numbers that a right answer holds, or what raises for a wrong one."""
 
     body: bytes
     answer: tuple[float, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[bytes], None] | None = None
 
 
 def write_models(directory: Path) -> dict[str, Model]:

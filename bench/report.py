@@ -94,6 +94,16 @@ ROWS: tuple[Row, ...] = (
             Row(f"tables.{name}.ready_s", f"{title}, exec → model ready: s", headline=False),
         )
     ),
+    *(
+        row
+        for name, title in (("bert-tiny", "BERT of 4 M weights"), ("minilm", "MiniLM of 22 M weights"))
+        for row in (
+            Row(f"huggingface.{name}.best_rps", f"{title}, text-classification, 32 connections: requests/s", True, 0),
+            Row(f"huggingface.{name}.loop_rps", f"{title}, a loop by 32 without a server: texts/s", True, 0, False),
+            Row(f"huggingface.{name}.p99_ms", f"{title}, 32 connections: p99 ms", headline=False),
+            Row(f"huggingface.{name}.ready_s", f"{title}, exec → model ready: s", headline=False),
+        )
+    ),
 )
 
 

@@ -31,8 +31,15 @@ from text_alone import prompt
 
 GENERATE = "generate"
 HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8}
+ONE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "tie_word_embeddings": True}
 SHAPES = {
-    "1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "tie_word_embeddings": 1, **HEADS},
+    "1B": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "tie_word_embeddings": True,
+        **HEADS,
+    },
     "8B": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, **HEADS},
 }
 VOCABULARY = 128256

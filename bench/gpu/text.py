@@ -65,6 +65,7 @@ def write(folder: Path, shape: Mapping[str, int], size: int, device: str, dtype:
     torch.set_default_dtype(getattr(torch, dtype))
     with torch.device(device):
         model = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
     PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
     model.save_pretrained(folder)
     return round(perf_counter() - began, 1)

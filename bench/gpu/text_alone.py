@@ -139,14 +139,14 @@ def by_graph(instance: Any) -> dict[str, Any]:
 class Asked:
     """Who asks the backend itself; `first` is when it was told something."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, asking: str = "", tokens: int = 4) -> None:
         import numpy as np
 
         from pilotlight_predictor.core.requests import InferRequest
         from pilotlight_predictor.core.tensors import Tensor
 
-        text = Tensor("BYTES", np.array([prompt(seed).encode()], dtype=object))
-        how = {"stream": True, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+        text = Tensor("BYTES", np.array([(asking or prompt(seed)).encode()], dtype=object))
+        how = {"stream": True, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
         self.request = InferRequest("text", {"text_input": text}, parameters=how)
         self.cancelled = self.full = False
         self.first = 0.0

@@ -63,10 +63,10 @@ def conditions(result: Result) -> str:
     pinning = "each on one core, which all share and only one at a time uses" if result.pinned else "nothing pinned"
     return (
         f"{result.date[:10]}, {where}{loads(machine)}. {TITLE} on a CPU, prompts of about 60 tokens, greedy, one "
-        f"thread, {pinning}; medians of {result.rounds} rounds in turns. Pilotlight and generate have "
-        "the weights in bfloat16; llama.cpp reads its own, of 4 bits each, and llama-cpp-python's server answers one request after "
-        "the other. The first token of generate is that of a call for one. In brackets: how many times better Pilotlight is. "
-        f"{', '.join(result.versions.values())}, Python {machine['python']}."
+        f"thread, {pinning}; medians of {result.rounds} rounds in turns. Pilotlight and generate have the weights in "
+        "bfloat16; llama.cpp reads its own, of 4 bits each, and llama-cpp-python's server, built for AVX2, answers one "
+        "request after the other. The first token of generate is that of a call for one. In brackets: how many times "
+        f"better Pilotlight is. {', '.join(result.versions.values())}, Python {machine['python']}."
     )
 
 

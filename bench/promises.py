@@ -182,4 +182,6 @@ PROMISES: tuple[Promise, ...] = (
     beside("gRPC, 1 row, 1 connection: calls/s", None, "grpc.r1c1.rps", "triton"),
     beside("gRPC, 1 row, 8 connections: calls/s", None, "grpc.r1c8.rps", "triton"),
     beside("gRPC, 8 rows, 8 connections: calls/s", None, "grpc.r8c8.rps", "triton"),
+    beside("Hugging Face, BERT of 4 M weights: requests/s", None, "huggingface.bert-tiny.best_rps", "mlserver"),
+    beside("Hugging Face, MiniLM of 22 M weights: requests/s", None, "huggingface.minilm.best_rps", "mlserver"),
 )

@@ -17,6 +17,7 @@ from bench.load import BenchError
 from bench.promises import promises
 from bench.report import conditions, table
 from bench.rounds import BENCHMARK, Result
+from bench.text import report as text
 
 Document = dict[str, Any]
 Sections = Mapping[str, Callable[[Path], str]]
@@ -26,16 +27,16 @@ def write_readme(readme: Path, results: Path, sections: Sections | None = None) 
     readme.write_text(with_figures(readme.read_text(), results, sections))
 
 
-def with_figures(text: str, results: Path, sections: Sections | None = None) -> str:
+def with_figures(page: str, results: Path, sections: Sections | None = None) -> str:
     """Return a page's text with its sections from the stored results; the sections of the README by default."""
     for name, section in (SECTIONS if sections is None else sections).items():
         start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
-        before, found, rest = text.partition(start)
+        before, found, rest = page.partition(start)
         _, ended, after = rest.partition(end)
         if not found or not ended:
             raise BenchError(f"the page has no {start} … {end}: put both where the figures belong")
-        text = "\n\n".join([before + start, section(results), end + after])
-    return text
+        page = "\n\n".join([before + start, section(results), end + after])
+    return page
 
 
 def peers_section(results: Path) -> str:
@@ -70,12 +71,18 @@ def cluster_section(results: Path) -> str:
     return "\n\n".join(f"### {newest[name]}" for name in cluster.HEADINGS if name in newest)
 
 
+def text_section(results: Path) -> str:
+    if not _documents(results, text.BENCHMARK):
+        return "Not kept yet: `python -m bench.text` on a machine that others leave alone."
+    return text.section(Result.from_dict(json.loads(newest_result(results, text.BENCHMARK).read_text())))
+
+
 SECTIONS: Sections = {
     "bench": peers_section,
     "bench-embedded": embedded_section,
     "bench-growth": growth_section,
 }
-BENCHMARKS_PAGE: Sections = {"bench-cluster": cluster_section}
+BENCHMARKS_PAGE: Sections = {"bench-text": text_section, "bench-cluster": cluster_section}
 
 
 def newest_result(results: Path, benchmark: str) -> Path:

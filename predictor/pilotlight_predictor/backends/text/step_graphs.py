@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.backends.text.kv_cache import BatchKVCache, CapturedStep
-from pilotlight_predictor.backends.torch.cuda_graphs import SWITCH_S, CapturedGraph, GraphPlan, capture_graph
-from pilotlight_predictor.core.threads import limit_switch_interval
+from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.observability.logs import log
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ class StepGraphs:
             return None
         finally:
             current.wait_stream(stream)
-        limit_switch_interval(SWITCH_S)
         self.graphs[rows, columns] = graph
         return graph
 

@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
+
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
-from pilotlight.v2_tensors import Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
+from pilotlight.v2_tensors import InputSpec, Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
 
 
 def test_memory_of_tensors_follows_the_json_in_their_order() -> None:
@@ -45,3 +47,28 @@ def test_outputs_come_from_the_memory_or_from_the_json() -> None:
 def test_elements_of_bytes_are_counted() -> None:
     assert pack_bytes([b"ab", b""]) == b"\2\0\0\0ab\0\0\0\0"
     assert unpack_bytes(b"\2\0\0\0ab\0\0\0\0") == [b"ab", b""]
+
+
+@pytest.mark.parametrize(
+    ("head", "memory"),
+    [
+        (b'{"outputs": 3}', b""),
+        (b'{"error": "no"}', b""),
+        (b"[]", b""),
+        (
+            b'{"outputs": [{"name": "a", "datatype": "UINT8", "shape": [9], "parameters": {"binary_data_size": 9}}]}',
+            b"1",
+        ),
+    ],
+)
+def test_what_is_no_response_is_refused(head: bytes, memory: bytes) -> None:
+    with pytest.raises(ValueError, match="the response"):
+        decode_response({HEADER_INFERENCE_LENGTH: str(len(head))}, head + memory)
+
+
+def test_a_shape_fits_as_it_is_or_as_a_batch_of_one() -> None:
+    spec = InputSpec("x", "FP32", (-1, 4))
+    assert spec.fit((3, 4)) == (3, 4)
+    assert spec.fit((4,)) == (1, 4)
+    assert spec.fit((3,)) is None
+    assert spec.fit((1, 3, 4)) is None

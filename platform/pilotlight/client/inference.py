@@ -9,6 +9,7 @@ from pilotlight.client.errors import ConnectionFailed, DeadlineExceeded, Invalid
 from pilotlight.client.session import Call, Operation, Reply, Session, document_of, response_error
 from pilotlight.client.tensors import array_of, tensors_of
 from pilotlight.v2_tensors import InputSpec, Tensor, decode_document, encode_pieces, inputs_of
+from pilotlight.wire.http_client import decode_json
 
 if TYPE_CHECKING:
     from pilotlight.client.tensors import Array, Inputs
@@ -151,8 +152,8 @@ def _fetch_models(call: Call) -> Operation[list[str]]:
     for method, path, key in (("POST", "/v2/repository/index", "name"), ("GET", "/v1/models", "id")):
         other = yield from call.exchange(method, path, (b"{}",) if method == "POST" else ())
         if other.status == 200:
-            document = document_of(other, "models")
-            return [str(each[key]) for each in document.get("data", document.get("", ()))]
+            document = decode_json(other.body)
+            return [str(each[key]) for each in (document["data"] if key == "id" else document)]
     raise response_error(reply, "models")
 
 

@@ -9,6 +9,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -191,21 +192,19 @@ def _unpacked(reply: Reply) -> Reply:
 
 def document_of(reply: Reply, subject: str, hint: str = "") -> dict[str, Any]:
     """Return the JSON object of a successful reply. Raise ResponseError."""
-    if reply.status == 200:
-        try:
-            document = decode_json(reply.body)
-        except ValueError as error:
-            raise ResponseError(f"{subject}: the response is no JSON: {error}", 200, str(error)) from None
-        return document if isinstance(document, dict) else {"": document}
-    raise response_error(reply, subject, hint)
+    if reply.status != 200:
+        raise response_error(reply, subject, hint)
+    with suppress(ValueError):
+        document = decode_json(reply.body)
+        if isinstance(document, dict):
+            return document
+    raise ResponseError(f"{subject}: the response is no JSON object", 200, sentence(reply))
 
 
 def response_error(reply: Reply, subject: str, hint: str = "") -> ResponseError:
-    if reply.status == 401:
-        hint = "pass the service's token as token="
-    words = sentence(reply)
-    return ResponseError(f"{subject}: the server answered {reply.status}: {words}{'; ' * bool(hint)}{hint}",
-                         reply.status, words)  # fmt: skip
+    words, fix = sentence(reply), "pass the service's token as token=" if reply.status == 401 else hint
+    message = f"{subject}: the server answered {reply.status}: {words}{fix and f'; {fix}'}"
+    return ResponseError(message, reply.status, words)
 
 
 def sentence(reply: Reply) -> str:

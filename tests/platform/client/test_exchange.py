@@ -143,6 +143,8 @@ def test_a_server_that_comes_up_late_is_reached() -> None:
 async def _answer_models(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
     writer.write(reply(200, {"models": ["m"]}))
+    await writer.drain()
+    writer.close()
 
 
 def test_an_inference_that_may_have_run_is_not_repeated(ask: Ask) -> None:

@@ -126,10 +126,9 @@ class PendingRequest(Protocol):
 
     arrived_at: float
     cold: bool  # it waited because there was no replica at all
+    max_hold_s: float  # how long the client lets it be held
     backend: "LiveBackend | None"
 
-    @property
-    def max_hold_s(self) -> float: ...  # how long the client lets it be held
     @property
     def buffered(self) -> int: ...  # bytes of its body held in memory while it waits
     @property

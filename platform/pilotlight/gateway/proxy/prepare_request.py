@@ -5,10 +5,12 @@ the routing table is.
 """
 
 import hmac
+import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from pilotlight.contract import HEADER_REQUEST_ID, HEADER_REVISION
+from pilotlight.contract import HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway.proxy.backend import LiveBackend
 from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
@@ -90,6 +92,7 @@ class PreparedRequest(NamedTuple):
     page: str = ""
     error: ErrorResponse | None = None
     component: bool = False  # sent by another component of the service, which has the route's key
+    max_hold_s: float = math.inf  # how long the client lets it be held
 
 
 def prepare(
@@ -113,7 +116,13 @@ def prepare(
         elif route.route.internal:
             return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
     upstream_head = rewrite_head(head, match, peer)
-    return PreparedRequest(routing, head, route, match.key, match.tag, upstream_head, request_id, component=component)
+    max_hold_s = math.inf
+    with suppress(ValueError):
+        max_hold_s = float(head.headers.get(HEADER_HOLD_TIMEOUT, max_hold_s))
+    return PreparedRequest(
+        routing, head, route, match.key, match.tag, upstream_head, request_id, component=component,
+        max_hold_s=max_hold_s,
+    )  # fmt: skip
 
 
 def rewrite_head(head: RequestHead, match: RouteMatch, peer: str) -> bytes:

@@ -5,11 +5,10 @@ upstream connection. It is retried on another replica only if its replica cannot
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from pilotlight.contract import HEADER_COLD_START, HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID
+from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.responses import (
@@ -78,8 +77,8 @@ class Downstream(Protocol):
 class ProxiedRequest:
     __slots__ = (
         "_added", "_body", "_body_size", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete", "buffered",
-        "client", "cold", "finished", "method", "minor", "prepared", "replica", "request_id", "response_started",
-        "sent_at", "upstream",
+        "client", "cold", "finished", "max_hold_s", "method", "minor", "prepared", "replica", "request_id",
+        "response_started", "sent_at", "upstream",
     )  # fmt: skip
 
     def __init__(self, client: Downstream, prepared: PreparedRequest, request_id: str, now: float) -> None:
@@ -88,7 +87,7 @@ class ProxiedRequest:
         self.method = head.method
         self.minor = head.minor
         self.request_id = request_id
-        self.arrived_at = now
+        self.arrived_at, self.max_hold_s = now, prepared.max_hold_s
         self.sent_at = 0.0  # 0: nothing sent to a replica yet
         self.cold = False
         self.body_complete = False
@@ -112,13 +111,6 @@ class ProxiedRequest:
     @property
     def tag(self) -> str:
         return self.prepared.tag
-
-    @property
-    def max_hold_s(self) -> float:
-        try:
-            return float(self.prepared.head.headers.get(HEADER_HOLD_TIMEOUT, "inf"))
-        except ValueError:
-            return math.inf
 
     def now(self) -> float:
         return self.client.plane.clock()

@@ -185,6 +185,9 @@ class BlockingTransport(_Transport[socket.socket]):
     def drop(self, connection: socket.socket) -> None:
         connection.close()
 
+    def __del__(self) -> None:
+        self.drop_idle()  # in a notebook nobody closes a client
+
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -1,6 +1,8 @@
 """Threads share a Client, tasks an AsyncClient; what is cancelled leaves nothing behind."""
 
 import asyncio
+import gc
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -58,3 +60,11 @@ def test_a_client_of_another_loop_is_refused(served: RunningServer) -> None:
     asyncio.run(once())
     with pytest.raises(RuntimeError, match="make one for each loop"):
         asyncio.run(once())
+
+
+def test_a_client_that_is_let_go_closes_its_connections(served: RunningServer) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Client(served.url).models()
+        gc.collect()
+    assert not [each for each in caught if "unclosed" in str(each.message)]

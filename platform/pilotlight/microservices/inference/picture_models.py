@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pilotlight.client.tensors import array_of
 from pilotlight.microservices.inference.client import InferenceFailed, call
 from pilotlight.microservices.media import Limits, Media
 from pilotlight.microservices.media.images import pixels
@@ -16,7 +17,7 @@ from pilotlight.microservices.media.limits import refused_as
 from pilotlight.microservices.media.tensors import Input, tensor
 from pilotlight.microservices.media.videos import frames
 from pilotlight.microservices.registry.model_kinds import Schema
-from pilotlight.v2_tensors import NUMPY_TYPES, Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
+from pilotlight.v2_tensors import Tensor, decode_response, encode_request, pack_bytes
 from pilotlight.wire.http_client import decode_json
 
 Array = np.ndarray[Any, Any]
@@ -154,13 +155,4 @@ class ImageModel:
         sent = Tensor(self._input.name, self._input.datatype, array.shape, raw)
         body, headers = encode_request([sent], binary_data_output=True)
         response = call(self._url, "POST", self._path + "/infer", body, self._timeout, headers)
-        return {each.name: _array(each) for each in decode_response(response.headers, response.body)}
-
-
-def _array(tensor: Tensor) -> Array:
-    if tensor.raw is None or tensor.datatype == "BYTES":
-        values = tensor.data if tensor.raw is None else unpack_bytes(tensor.raw)
-        array = np.array(values, dtype=object if tensor.datatype == "BYTES" else NUMPY_TYPES[tensor.datatype])
-    else:
-        array = np.frombuffer(tensor.raw, dtype=NUMPY_TYPES[tensor.datatype])
-    return array.reshape(tuple(tensor.shape))
+        return {each.name: array_of(each) for each in decode_response(response.headers, response.body)}

@@ -188,7 +188,7 @@ def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, An
             return named, "", {"file": word}
         return [word], "", {"name": name} if name and kind == "model" else {}
     options = options_of(what)
-    model = served_model(what, home().cache / "sources")
+    model = served_model(what, home().sources)
     own = {"name": name or options.name or scaffold.name_for(model.name), "min_replicas": options.min_replicas}
     sets: dict[str, Any] = {}
     if options.resources:

@@ -109,7 +109,7 @@ def test_a_class_without_a_file_is_written_into_the_home(platform: Platform) -> 
 
     service = pilotlight.deploy(Local, name="local-class", min_replicas=1)
     assert answer(service) == (3 * ONES).tolist()
-    (folder,) = (platform.home.cache / "sources").iterdir()
+    (folder,) = platform.home.sources.iterdir()
     assert "factor = 3\n" in (folder / "model.py").read_text()
     pilotlight.delete("local-class")
 

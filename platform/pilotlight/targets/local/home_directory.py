@@ -32,6 +32,7 @@ class Home:
         self.copies = self.run / "models"  # private copies of models that others can change, a folder for each replica
         self.cache = root / "cache"
         self.environments = self.cache / "environments"  # of Python models with requirements: model_environments.py
+        self.sources = self.cache / "sources"  # models that the Python SDK has written, newest 32
         self.models = root / "models"  # snapshots of local models: model_snapshots.py
 
     def create(self) -> "Home":

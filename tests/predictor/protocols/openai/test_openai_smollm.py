@@ -28,9 +28,9 @@ FUNCTION: Any = {"name": "get_weather", "description": "Get the weather.", "para
 
 
 class CalendarEvent(pydantic.BaseModel):
-    name: str = pydantic.Field(max_length=40)
-    date: str = pydantic.Field(max_length=40)
-    participants: list[str] = pydantic.Field(max_length=4)
+    name: str = pydantic.Field(max_length=20)
+    date: str = pydantic.Field(max_length=20)
+    participants: list[str] = pydantic.Field(max_length=2)
 
 
 def converted() -> Path:
@@ -67,7 +67,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, serve_session: Callable[...
     folder = tmp_path_factory.mktemp("smollm")
     (folder / "chat").mkdir()
     (folder / "chat" / "1").symlink_to(converted(), target_is_directory=True)
-    server = serve_session(folder, "--warmup", "none", ready=False)
+    server = serve_session(folder, "--warmup", "none", "--precision", "fp32", ready=False)
     server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready", START_S)
     with client_of(server) as made:
         yield made.with_options(timeout=300)
@@ -76,7 +76,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, serve_session: Callable[...
 def test_function_calling_by_chat(client: Any) -> None:
     tools = [{"type": "function", "function": FUNCTION}]
     messages: list[Any] = [{"role": "user", "content": "What is the weather like in Paris today?"}]
-    how = {"model": "chat", "temperature": 0, "max_tokens": 60, "tools": tools}
+    how = {"model": "chat", "temperature": 0, "max_tokens": 40, "tools": tools}
     told = client.chat.completions.create(messages=messages, tool_choice="required", parallel_tool_calls=False, **how)
     (call,) = told.choices[0].message.tool_calls
     assert "Paris" in json.loads(call.function.arguments)["location"]
@@ -89,7 +89,7 @@ def test_function_calling_by_chat(client: Any) -> None:
 def test_function_calling_by_responses(client: Any) -> None:
     tools = [{"type": "function", **FUNCTION}]
     items: list[Any] = [{"role": "user", "content": "What is the weather like in Paris today?"}]
-    how = {"model": "chat", "temperature": 0, "max_output_tokens": 60, "tools": tools}
+    how = {"model": "chat", "temperature": 0, "max_output_tokens": 40, "tools": tools}
     told = client.responses.create(input=items, tool_choice={"type": "function", "name": "get_weather"}, **how)
     (call,) = told.output
     assert "Paris" in json.loads(call.arguments)["location"]

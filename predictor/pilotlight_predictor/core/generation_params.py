@@ -1,11 +1,12 @@
-"""Sampling parameters of text generation: parsing and validation for every protocol. Pure.
+"""Parameters of text generation: parsing and validation for every protocol. Pure.
 
-Used by the OpenAI protocol and V2's `sampling_parameters`, for the text backend. Names and ranges are OpenAI's, with
-`top_k` and `ignore_eos` added.
+Sampling, for the OpenAI protocol and V2's `sampling_parameters`; tools and response format of a chat, for the OpenAI
+protocol and the text backend's inputs of the same names. Names and ranges are OpenAI's, with `top_k` and `ignore_eos`
+added.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -18,6 +19,12 @@ MAX_STOPS: Final = 16
 MAX_SEED: Final = 2**63 - 1
 MAX_INT: Final = 2**31 - 1
 MIN_TEMPERATURE: Final = 1e-6  # below it, scores overflow; only the best token would have a probability anyway
+CHAT_FIELDS: Final = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
+MAX_TOOLS: Final = 128
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+FUNCTION_FIELDS: Final = {"name", "description", "parameters", "strict"}
+SCHEMA_FIELDS: Final = {"name", "description", "schema", "strict"}
+NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _Token = Annotated[int, Meta(ge=0, le=2**31)]
 
 
@@ -93,3 +100,135 @@ _MUST: Final = {
     "logprobs": "a whole number from 0 to 20",
     "ignore_eos": "true or false",
 }
+
+
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a chat. `tools` is empty with tool_choice none; `schema` None: any text."""
+
+    tools: Sequence[dict[str, Any]] = ()
+    required: bool = False
+    named: str = ""
+    parallel: bool = True
+    schema: Mapping[str, Any] | None = None
+
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        """Schema of the arguments of each function that may be called."""
+        functions = [tool["function"] for tool in self.tools]
+        return {
+            function["name"]: function.get("parameters") or NO_PARAMETERS
+            for function in functions
+            if self.named in ("", function["name"])
+        }
+
+
+def read_chat_options(fields: Mapping[str, Any]) -> ChatOptions:
+    """Validate tools, tool_choice, parallel_tool_calls and response_format. Raises BadField."""
+    tools, choice, parallel = (fields.get(name) for name in CHAT_FIELDS[:3])
+    names = _tool_names(tools)
+    if parallel is not None and not isinstance(parallel, bool):
+        raise BadField("parallel_tool_calls", "parallel_tool_calls must be true or false")
+    if choice is not None and choice not in ("none", "auto", "required") and not isinstance(choice, dict):
+        raise BadField("tool_choice", "tool_choice must be none, auto, required or an object that names a function")
+    named = _named(choice) if isinstance(choice, dict) else ""
+    if not names and (named or choice == "required"):
+        raise BadField("tool_choice", "tool_choice needs tools, which has none")
+    if named and named not in names:
+        raise BadField(
+            "tool_choice", f"tool_choice names '{named[:64]}', must be one of tools: {', '.join(names[:10])}"
+        )
+    return ChatOptions(
+        tools=() if choice == "none" else tools or (), required=bool(named) or choice == "required", named=named,
+        parallel=parallel is not False, schema=_schema(fields.get("response_format")),
+    )  # fmt: skip
+
+
+def _tool_names(tools: Any) -> list[str]:
+    if tools is None:
+        return []
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise BadField("tools", f"tools must be a list of at most {MAX_TOOLS} functions")
+    names: list[str] = []
+    for index, tool in enumerate(tools):
+        at = f"tools[{index}]"
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict):
+            raise BadField(at, f'{at} must be {{"type": "function", "function": {{…}}}}')
+        name = _name(function, f"{at}.function")
+        _known(function, FUNCTION_FIELDS, f"{at}.function")
+        if not isinstance(function.get("parameters"), dict | None):
+            raise BadField(f"{at}.function.parameters", f"{at}.function.parameters must be a JSON schema, an object")
+        if name in names:
+            raise BadField(f"{at}.function.name", f"{at}.function.name = '{name}' is the name of another tool")
+        names.append(name)
+    return names
+
+
+def _named(choice: Mapping[str, Any]) -> str:
+    function = choice.get("function")
+    if choice.get("type") != "function" or not isinstance(function, dict):
+        raise BadField("tool_choice", 'tool_choice must be {"type": "function", "function": {"name": …}}')
+    return _name(function, "tool_choice.function")
+
+
+def _schema(value: Any) -> Mapping[str, Any] | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if value is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    form = value.get("json_schema") if isinstance(value, dict) else None
+    if kind != "json_schema" or not isinstance(form, dict):
+        types = "text, json_object or json_schema with a json_schema object"
+        raise BadField("response_format", f"response_format must be an object with type {types}")
+    at = "response_format.json_schema"
+    _name(form, at)
+    _known(form, SCHEMA_FIELDS, at)
+    schema = form.get("schema", {"type": "object"})
+    if not isinstance(schema, dict):
+        raise BadField(f"{at}.schema", f"{at}.schema must be a JSON schema, an object")
+    return schema
+
+
+def _name(item: Mapping[str, Any], at: str) -> str:
+    name = item.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise BadField(f"{at}.name", f"{at}.name must be 1 to 64 of the characters a-z, A-Z, 0-9, _ and -")
+    return name
+
+
+def _known(item: Mapping[str, Any], known: set[str], at: str) -> None:
+    if unknown := item.keys() - known:
+        name = f"{at}.{min(unknown)[:100]}"
+        raise BadField(name, f"{name} is not a field of this request")
+    for name, kind, must in (("strict", bool, "true or false"), ("description", str, "text")):
+        if not isinstance(item.get(name), kind | None):
+            raise BadField(f"{at}.{name}", f"{at}.{name} must be {must}")
+
+
+def check_tool_messages(index: int, message: Mapping[str, Any]) -> None:
+    """Validate a message's `tool_calls`, and `tool_call_id` of the role tool. Raises BadField."""
+    at = f"messages[{index}]"
+    if message["role"] == "tool" and not isinstance(message.get("tool_call_id"), str):
+        raise BadField(f"{at}.tool_call_id", f"{at}.tool_call_id must be the id of the call that it answers")
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    if not isinstance(calls, list) or len(calls) > MAX_TOOLS:
+        raise BadField(f"{at}.tool_calls", f"{at}.tool_calls must be a list of at most {MAX_TOOLS} calls")
+    for number, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadField(f"{at}.tool_calls[{number}]", f"{at}.tool_calls[{number}].function must have a name")
+        if call_arguments(function.get("arguments")) is None:
+            name = f"{at}.tool_calls[{number}].function.arguments"
+            raise BadField(name, f"{name} must be a JSON object as text")
+
+
+def call_arguments(value: Any) -> dict[str, Any] | None:
+    """Return the arguments of a call, which are an object or its JSON; None if they are neither."""
+    try:
+        decoded = msgspec.json.decode(value) if isinstance(value, str) and value.strip() else value or {}
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return decoded if isinstance(decoded, dict) else None

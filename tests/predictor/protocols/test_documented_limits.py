@@ -4,8 +4,7 @@ import pytest
 from tests.serving import ROOT
 
 from pilotlight_predictor.backends.text.grammar import MAX_REPEATS, MAX_SIZE
-from pilotlight_predictor.core.chat_params import MAX_TOOLS
-from pilotlight_predictor.core.generation_params import MAX_BIASES, MAX_STOPS
+from pilotlight_predictor.core.generation_params import MAX_BIASES, MAX_STOPS, MAX_TOOLS
 from pilotlight_predictor.core.tensors import MAX_STRINGS
 from pilotlight_predictor.models.model_version import MAX_CLASSES, MAX_RANKED
 from pilotlight_predictor.protocols.json_values import MAX_DEPTH, MAX_FIELDS, MAX_WEIGHT

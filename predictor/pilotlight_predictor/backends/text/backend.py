@@ -21,8 +21,14 @@ from pilotlight_predictor.backends.text.prompt import PromptTokenizer, read_mess
 from pilotlight_predictor.backends.text.tool_calls import ToolCallFormat, ToolCallParser, call_grammar, json_rule
 from pilotlight_predictor.backends.transformers_library import LOADING, import_transformers, load_part
 from pilotlight_predictor.core.backend_table import backend_for_folder, find_backend
-from pilotlight_predictor.core.chat_params import FIELDS, ChatOptions, read_chat_options
-from pilotlight_predictor.core.generation_params import BadField, SamplingParameters, read_sampling
+from pilotlight_predictor.core.generation_params import (
+    CHAT_FIELDS,
+    BadField,
+    ChatOptions,
+    SamplingParameters,
+    read_chat_options,
+    read_sampling,
+)
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import BadRequest
@@ -37,7 +43,7 @@ INPUTS: Final = (
     *(TensorSpec(name, "BYTES", (1,), optional=True) for name in ("text_input", "messages", "sampling_parameters")),
     TensorSpec("tokens", "INT32", (-1,), optional=True),
     *(TensorSpec(name, "BOOL", (1,), optional=True) for name in ("stream", "exclude_input_in_output")),
-    *(TensorSpec(name, "BYTES", (1,), optional=True) for name in FIELDS),
+    *(TensorSpec(name, "BYTES", (1,), optional=True) for name in CHAT_FIELDS),
 )
 OUTPUTS: Final = (
     TensorSpec("text_output", "BYTES", (-1,)),
@@ -163,7 +169,7 @@ def _settings(request: InferRequest) -> tuple[Mapping[str, Any], bool, bool | No
 
 def _chat_options(request: InferRequest) -> ChatOptions:
     fields: dict[str, Any] = {}
-    for name in FIELDS:
+    for name in CHAT_FIELDS:
         if text := _text(request, name):
             try:
                 fields[name] = msgspec.json.decode(text)

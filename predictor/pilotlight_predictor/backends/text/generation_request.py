@@ -97,8 +97,8 @@ class ChoiceRow:
         self.logprobs: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
         self._tokens, self._grammar, self._parser = tokens, grammar, parser
-        # Markers of calls may be special tokens.
-        self._transcript = Transcript(partial(tokens.decode, special=parser is not None), task.sampling.stop)
+        special = parser is not None and parser.marked  # markers of calls may be special tokens
+        self._transcript = Transcript(partial(tokens.decode, special=special), task.sampling.stop)
 
     @property
     def finished(self) -> bool:

@@ -29,7 +29,7 @@ STEP_S: Final = 0.5
 # Product of the counts {n,m} in one text: 10,000 take 40 ms for a step, 1,000,000 take 3 s.
 MAX_REPEATS: Final = 10_000
 REPEAT: Final = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
-CACHED: Final = 32
+CACHED: Final = 16
 LIMITS: Final = {
     "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000, "max_lexer_states": 20_000,
     "max_grammar_size": 100_000, "verbose_errors": False,

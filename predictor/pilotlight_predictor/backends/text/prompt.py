@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from pilotlight_predictor.backends.text.tool_calls import FORMATS, ToolCallFormat, find_format
-from pilotlight_predictor.core.chat_params import call_arguments, check_tool_messages
-from pilotlight_predictor.core.generation_params import BadField
+from pilotlight_predictor.core.generation_params import BadField, call_arguments, check_tool_messages
 from pilotlight_predictor.errors import BadRequest
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pilotlight_predictor.core.chat_params import ChatOptions, call_arguments
+from pilotlight_predictor.core.generation_params import ChatOptions, call_arguments
 
 
 class ToolCallFormat(NamedTuple):
@@ -70,12 +70,13 @@ def _quoted(text: str) -> str:
 
 
 class ToolCallParser:
-    """Parser of one choice's text. `count` is the number of calls so far."""
+    """Parser of one choice's text. `count`: calls so far; `marked`: whether a call has a marker before it."""
 
     def __init__(self, form: ToolCallFormat, options: ChatOptions) -> None:
         self._form, self._names, self._parallel = form, frozenset(options.schemas), options.parallel
         self._held = ""
         self._inside = self._started = False
+        self.marked = bool(form.begin)
         self.count = 0
 
     def push(self, text: str, *, last: bool = False) -> tuple[str, list[dict[str, Any]]]:

@@ -10,8 +10,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.chat_params import FIELDS, check_tool_messages, read_chat_options
-from pilotlight_predictor.core.generation_params import BadField, read_sampling
+from pilotlight_predictor.core.generation_params import (
+    CHAT_FIELDS,
+    BadField,
+    check_tool_messages,
+    read_chat_options,
+    read_sampling,
+)
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import HUGE, check_weight
 
@@ -93,10 +98,10 @@ def read_chat(document: dict[str, Any]) -> TextRequest:
     requested, top = _boolean(fields, "logprobs"), fields.pop("top_logprobs", None)
     if top and not requested:
         raise BadField("top_logprobs", "top_logprobs is given, so logprobs must be true")
-    options = {name: value for name in FIELDS if (value := fields.pop(name, None)) is not None}
+    options = {name: value for name in CHAT_FIELDS if (value := fields.pop(name, None)) is not None}
     chosen = read_chat_options(options)
     kept = {"response_format"} if chosen.schema is not None else set()
-    kept |= {*FIELDS} - {"response_format"} if chosen.tools else set()
+    kept |= {*CHAT_FIELDS} - {"response_format"} if chosen.tools else set()
     request = _text(fields, UNSUPPORTED, {"logprobs": (top or 0) if requested else None})
     options = {name: value for name, value in options.items() if name in kept and value not in ("auto", True)}
     return msgspec.structs.replace(request, messages=messages, options=options)

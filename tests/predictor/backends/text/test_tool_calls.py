@@ -11,8 +11,7 @@ from tests.predictor.backends.text.conftest import Heard, bytes_tensor, text_ins
 from tests.predictor.backends.text.tools import TEMPLATES, TIME, WEATHER, tool_model
 
 from pilotlight_predictor.backends.text.tool_calls import FORMATS, ToolCallParser, find_format
-from pilotlight_predictor.core.chat_params import read_chat_options
-from pilotlight_predictor.core.generation_params import BadField
+from pilotlight_predictor.core.generation_params import BadField, read_chat_options
 
 BY_NAME = {form.name: form for form in FORMATS}
 OPTIONS = read_chat_options({"tools": [WEATHER, TIME]})

@@ -26,6 +26,7 @@ TEXT_PARTS: Final = ("input_text", "output_text", "text")
 RENAMED: Final = (
     ("response_format.json_schema", "text.format"), ("response_format", "text.format"), ("].function", "]"),
     ("tool_choice.function", "tool_choice"), ("messages", "input"), ("max_tokens", "max_output_tokens"),
+    ('"function": {…}', '"name": …'),
 )  # fmt: skip
 
 

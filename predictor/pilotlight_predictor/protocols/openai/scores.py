@@ -147,7 +147,7 @@ def _cosines(vectors: Array, queries: int) -> Array:
 
 def _ranked(scores: Sequence[float]) -> list[int]:
     """Return the indices, best score first; NaN last."""
-    return np.argsort(-np.array(scores), kind="stable").tolist()
+    return [int(index) for index in np.argsort(-np.array(scores), kind="stable")]
 
 
 def _texts(items: Sequence[str | Text]) -> list[str]:

@@ -67,7 +67,7 @@ def text_capabilities(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
     one_text = len(needed) == 1 and needed[0].datatype == "BYTES"
     one_vector = len(vectors) == 1 and len(vectors[0].shape) == 2
     by_name = {spec.name: spec for spec in inputs if spec.datatype == "BYTES"}
-    pair = next(([by_name[name] for name in pair] for pair in PAIRS if by_name.keys() >= set(pair)), None)
+    pair = next(((by_name[a], by_name[b]) for a, b in PAIRS if by_name.keys() >= {a, b}), None)
     one_score = len(vectors) == 1 and not texts and vectors[0].shape[1:] in {(), (1,)}
     ranks = (*pair, vectors[0]) if pair and one_score and all(spec in pair for spec in needed) else None
     generates = chats or completes

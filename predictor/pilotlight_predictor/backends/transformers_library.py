@@ -79,6 +79,8 @@ def load_part(auto_class: str, folder: Path, model: str) -> Any:
     """Return the tokenizer or processor in a model's directory. Raise LoadFailed if it cannot be read."""
     import transformers
 
+    if auto_class == "AutoTokenizer" and (beside := folder.parent / "components" / "tokenizer").is_dir():
+        folder = beside  # MLflow's layout
     check_paths(folder)
     try:
         if auto_class == "AutoTokenizer" and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):

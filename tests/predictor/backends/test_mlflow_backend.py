@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from tests.onnx_models import write_identity
+from tests.predictor.backends.huggingface.tiny_tasks import MOODS, write_bert
 from tests.serving import RunningServer
 
 from pilotlight_predictor.backends.mlflow import backend
@@ -277,6 +278,32 @@ def test_a_pytorch_model_is_run_by_our_torch_backend(tmp_path: Path, load: Any, 
         (given,) = instance.inputs
         (answer,) = instance.run({given.name: tensor(rows)}).values()
     np.testing.assert_allclose(answer.array, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["text-classification", "fill-mask"])
+def test_a_pipeline_of_transformers_answers_as_mlflow_does(task: str, tmp_path: Path, load: Any) -> None:
+    """A classifier by our backend for Hugging Face's layout, other tasks by mlflow's python_function."""
+    transformers: Any = pytest.importorskip("transformers")
+    import mlflow.pyfunc
+    import mlflow.transformers
+
+    head, config = ("ForMaskedLM", {}) if task == "fill-mask" else ("ForSequenceClassification", {"id2label": MOODS})
+    pipeline = transformers.pipeline(task, model=str(write_bert(tmp_path / "plain", head, **config)), device="cpu")
+    mlflow.transformers.save_model(pipeline, tmp_path / "saved", pip_requirements=NOTHING)
+    texts = [f"{'good ' * (n % 5)}dog [MASK]" for n in range(backend.TEXTS + 3)]
+    expected = mlflow.pyfunc.load_model(str(tmp_path / "saved"), suppress_warnings=True).predict(texts)
+    instance = load(tmp_path / "saved")
+    assert type(instance) is (backend.MlflowInstance if task == "fill-mask" else backend.NativeInstance)
+    assert instance.inputs == [TensorSpec("input-0", "BYTES", (-1, 1))]
+    column = np.array([[text.encode()] for text in texts], dtype=object)
+    answer = {name: value.array.ravel() for name, value in instance.run({"input-0": tensor(column)}).items()}
+    assert answer.keys() == {spec.name for spec in instance.outputs}
+    if task == "fill-mask":
+        assert [text.decode() for text in answer["output-0"]] == list(expected)
+    else:
+        assert [label.decode() for label in answer["label"]] == list(expected["label"])
+        np.testing.assert_allclose(answer["score"], expected["score"], atol=1e-4)
+        assert answer["score"].dtype == np.float64
 
 
 def test_tensors_of_a_signature_are_declared() -> None:

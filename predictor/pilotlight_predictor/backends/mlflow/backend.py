@@ -1,7 +1,8 @@
 """MLflow models: folders with a file MLmodel.
 
-Models of scikit-learn, XGBoost, LightGBM, ONNX and PyTorch are run by the backends of their files, without the import
-of mlflow, which takes seconds; all others by mlflow's python_function. Pickles must be pinned (trusted_pickles.py).
+Models of scikit-learn, XGBoost, LightGBM, ONNX and PyTorch, and text classifiers of transformers are run by the
+backends of their files, without the import of mlflow, which takes seconds; all others by mlflow's python_function.
+Pickles must be pinned (trusted_pickles.py).
 """
 
 import os
@@ -18,6 +19,7 @@ from pilotlight.wire.model_formats import PICKLE_SUFFIXES
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, first_line
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
+from pilotlight_predictor.core.batch import join, rows_of
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
@@ -36,7 +38,9 @@ _SKOPS_TYPES: Final = frozenset(
 _NATIVE: Final = {
     "onnx": ("data", "onnxruntime"), "sklearn": ("pickled_model", "sklearn"), "xgboost": ("data", "xgboost"),
     "lightgbm": ("data", "lightgbm"), "pytorch": ("model_data", "torch.backend"),
+    "transformers": ("model_binary", "huggingface.backend"),
 }  # fmt: skip
+TEXTS: Final = 32  # rows that a text model computes at once; clients of MLflow send whole tables
 Flavours = Mapping[str, Mapping[str, Any]]
 Predict = Callable[[Inputs, Mapping[str, Any]], Any]  # inputs, parameters → DataFrame, array, dict …
 
@@ -80,13 +84,14 @@ class MlflowInstance(TensorInstance):
 class NativeInstance(MlflowInstance):
     """A model of another backend behind its MLflow signature: columns by name, or as one matrix if it has one input.
 
-    `method`: the output to ask for, such as predict_proba; empty for all.
+    `method`: the output to ask for, such as predict_proba; empty for all. Texts are computed in batches of TEXTS rows.
     """
 
     def __init__(self, native: TensorInstance, method: str, signature: Signature) -> None:
         super().__init__(self._run_native, signature)
         self._native, self._method = native, method
         self._specs = {spec.name: spec for spec in native.inputs}
+        self._texts = bool(self._specs) and all(spec[1:3] == ("BYTES", (-1,)) for spec in native.inputs)
         self.inputs, self.quick = self.inputs or list(native.inputs), native.quick
 
     def clone(self) -> "NativeInstance":
@@ -99,18 +104,29 @@ class NativeInstance(MlflowInstance):
         if len(self._specs) == 1 and all(value.datatype != "BYTES" for value in inputs.values()):
             matrix = np.column_stack([value.array.reshape(len(value.array), -1) for value in inputs.values()])
             inputs = {next(iter(self._specs)): Tensor("FP64", matrix)}
+        elif self._texts and len(inputs) == 1 and not self._specs.keys() & inputs.keys():  # a column without a name
+            inputs = {next(iter(self._specs)): next(iter(inputs.values()))}
         tensors = {name: self._typed(name, value) for name, value in inputs.items()}
-        wanted = (RequestedOutput(self._method),) if self._method else ()
-        (answer,) = self._native.execute([InferRequest("", tensors, outputs=wanted)])
-        if isinstance(answer, Exception):
-            raise answer
+        rows = max(rows_of(tensors), 1)
+        step = TEXTS if self._texts else rows
+        answer = join([self._answer_rows(tensors, start, start + step) for start in range(0, rows, step)])
         return {name: value.array for name, value in answer.items()}
 
+    def _answer_rows(self, tensors: Inputs, start: int, end: int) -> Outputs:
+        part = {name: Tensor(value.datatype, value.array[start:end]) for name, value in tensors.items()}
+        wanted = (RequestedOutput(self._method),) if self._method else ()
+        (answer,) = self._native.execute([InferRequest("", part, outputs=wanted)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
     def _typed(self, name: str, value: Tensor) -> Tensor:
-        if value.datatype == "BYTES" or name not in self._specs:
+        spec = self._specs.get(name)
+        if spec is None:
             return value
-        datatype = self._specs[name].datatype
-        return Tensor(datatype, value.array.astype(NUMPY_TYPES[datatype], copy=False))
+        if value.datatype == "BYTES":
+            return Tensor("BYTES", value.array.reshape(-1)) if self._texts else value
+        return Tensor(spec.datatype, value.array.astype(NUMPY_TYPES[spec.datatype], copy=False))
 
 
 def load(spec: LoadSpec) -> TensorInstance:
@@ -125,7 +141,7 @@ def load(spec: LoadSpec) -> TensorInstance:
     signature = read_signature(document)
     _warn_about_versions(spec.config.name, folder / "requirements.txt")
     method = str(flavours.get("python_function", {}).get("predict_fn", "predict"))
-    native = _native_instance(spec, folder, flavours)
+    native = _native_instance(spec, folder, flavours, signature)
     if native is None:
         return MlflowInstance(_python_function(spec, folder, flavours, signature), signature)
     if signature.by_columns or method != "predict":
@@ -133,17 +149,29 @@ def load(spec: LoadSpec) -> TensorInstance:
     return native
 
 
-def _native_instance(spec: LoadSpec, folder: Path, flavours: Flavours) -> TensorInstance | None:
+def _native_instance(spec: LoadSpec, folder: Path, flavours: Flavours, signature: Signature) -> TensorInstance | None:
     """Return the instance of the backend that runs the model file; None if it has code of its own, or none does."""
     name = next((name for name in _NATIVE if name in flavours and not flavours[name].get("code")), "")
     if not name or (name == "lightgbm" and not str(flavours[name].get("model_class", "Booster")).endswith("Booster")):
         return None
+    if name == "transformers" and not _is_plain_classifier(flavours, signature):
+        return None
     key, backend = _NATIVE[name]
     path = _inside(folder, flavours[name].get(key, "data"))
+    if name == "transformers":
+        parameters = {**spec.config.parameters, "task": "text-classification"}
+        spec = replace(spec, config=replace(spec.config, parameters=parameters))
     if name == "pytorch":
         path = next((path / each for each in ("model.pt2", "model.pth") if (path / each).is_file()), path)
     instance: TensorInstance = import_module(f"pilotlight_predictor.backends.{backend}").load(replace(spec, path=path))
     return instance
+
+
+def _is_plain_classifier(flavours: Flavours, signature: Signature) -> bool:
+    """Whether mlflow's python_function returns what the pipeline does: the label and the score of each text."""
+    flavour, options = flavours["transformers"], flavours.get("python_function", {}).get("config")
+    whole = "model_binary" in flavour and "peft_adaptor" not in flavour
+    return flavour.get("task") == "text-classification" and whole and not (options or signature.params)
 
 
 def _python_function(spec: LoadSpec, folder: Path, flavours: Flavours, signature: Signature) -> Predict:

@@ -39,11 +39,17 @@ class InputValidator:
         self.reshapes = any(tensor.reshape is not None for tensor in config.inputs)
         # With every dimension fixed and no input optional, all valid requests have the same signature.
         self._open = config.open_inputs
+        self._aliases = dict.fromkeys(config.input_aliases if config.inputs else (), next(iter(self._inputs), ""))
         self._uniform = all(-1 not in t.dims and not t.optional for t in config.inputs)
 
     def check(self, request: InferRequest) -> BatchInfo:
         """Validate a request; reshape its inputs if configured. Raises BadRequest with the invalid field."""
         if self._inputs and not self._open and request.inputs.keys() != self._names:
+            if not self._required & request.inputs.keys() and self._aliases.keys() & request.inputs.keys():
+                request.inputs = {
+                    self._aliases.get(name, name): Tensor(datatype, array.reshape(self._shape(name, array.shape)))
+                    for name, (datatype, array) in request.inputs.items()
+                }
             self._check_names(request)
         if request.batch_first and self._max_rows:
             request.inputs = {n: Tensor(t.datatype, t.array[None]) for n, t in request.inputs.items()}
@@ -62,6 +68,11 @@ class InputValidator:
         if self._uniform or not self._max_rows:
             return BatchInfo(rows, None)
         return BatchInfo(rows, signature_of({name: tensor.array.shape for name, tensor in request.inputs.items()}))
+
+    def _shape(self, name: str, shape: Shape) -> Shape:
+        """Return the shape that an input is taken with: [n] for [n, 1] under an alias, as MLServer's codecs send it."""
+        flat = name in self._aliases and shape[1:] == (1,) and not self._inputs[self._aliases[name]].dims
+        return shape[:1] if flat else shape
 
     def _check_names(self, request: InferRequest) -> None:
         inputs = request.inputs
@@ -92,7 +103,7 @@ class InputValidator:
 
     def check_input(self, name: str, datatype: str, shape: Shape) -> None:
         """Raise BadRequest for an input that `check` would reject, before its elements are read."""
-        declared = self._inputs.get(name)
+        declared, shape = self._inputs.get(self._aliases.get(name, name)), self._shape(name, shape)
         if declared is not None and not self._open:
             self._check_declared(declared, datatype, shape)
         elif self._inputs and not self._open:

@@ -40,6 +40,7 @@ class ModelFileInfo(Struct, frozen=True):
     outputs: Sequence[TensorSpec] = ()
     batchable: bool = False  # every input and output has a leading dimension of -1
     open_inputs: bool = False  # the model takes other forms of its inputs too
+    input_aliases: frozenset[str] = frozenset()  # names that clients of other servers have for the first input
 
 
 # Rows of a request to a model of tables, whose clients send whole tables; an image or a text is large by itself.
@@ -55,7 +56,8 @@ class BatchDefaults(Struct, frozen=True):
 
 def complete(config: ModelConfig | None, name: str, info: ModelFileInfo, defaults: BatchDefaults) -> ModelConfig:
     """Return the configuration to serve. Raise LoadFailed where file and configuration disagree."""
-    merged = replace(config or ModelConfig(name="", raw=raw_config({})), open_inputs=info.open_inputs)
+    merged = config or ModelConfig(name="", raw=raw_config({}))
+    merged = replace(merged, open_inputs=info.open_inputs, input_aliases=info.input_aliases)
     info = _without_server_tensors(info, merged)
     merged = _with_identity(merged, name, info)
     if not info.inputs and not info.outputs:

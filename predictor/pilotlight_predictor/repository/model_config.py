@@ -137,7 +137,8 @@ class ModelConfig(Struct, frozen=True):
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     decoupled: bool = False
-    open_inputs: bool = False  # set by the loader: see ModelFileInfo
+    open_inputs: bool = False  # set by the loader, as the next: see ModelFileInfo
+    input_aliases: frozenset[str] = frozenset()
     sequence_batching: Mapping[str, Any] | None = None
     explicit_fields: frozenset[str] = frozenset()  # top-level fields of the document: an explicit 0 is not "unset"
     raw: Mapping[str, Any] = field(default_factory=dict)

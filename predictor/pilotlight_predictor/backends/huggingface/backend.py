@@ -24,6 +24,8 @@ from pilotlight_predictor.core.threads import limit_switch_interval
 from pilotlight_predictor.errors import LoadFailed
 
 PICKLE = "pytorch_model.bin"
+# What V2 clients of MLServer's and KServe's runtimes call the only input of a task.
+INPUT_ALIASES = frozenset({"args", "array_inputs", "inputs", "input-0"})
 
 
 class HuggingFaceInstance(TensorInstance):
@@ -32,6 +34,8 @@ class HuggingFaceInstance(TensorInstance):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self.inputs, self.outputs, self.sample = pipeline.inputs, pipeline.outputs, pipeline.sample
+        one = sum(not spec.optional for spec in pipeline.inputs) == 1
+        self.input_aliases = INPUT_ALIASES if one else frozenset()
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         merged, rows = merge(batch)

@@ -89,6 +89,17 @@ def test_requested_outputs_of_v2_come_in_that_order(server: RunningServer) -> No
     assert [(output["name"], output["shape"]) for output in outputs] == [("probabilities", [1, 3]), ("label", [1])]
 
 
+@pytest.mark.parametrize("name", ["args", "array_inputs", "inputs", "input-0"])
+def test_names_of_other_servers_are_taken_for_the_only_input(server: RunningServer, name: str) -> None:
+    texts = ["good dog", "bad film " * (10_000 if name == "args" else 1)]  # a long body is checked before it is read
+    expected = server.infer("moods", {"inputs": [tensor(*texts)]}).json()["outputs"]
+    column = tensor(*texts, name=name) | {"shape": [2, 1], "parameters": {"content_type": "str"}}
+    assert server.infer("moods", {"inputs": [column]}).json()["outputs"] == expected
+    assert server.infer("moods", {"inputs": [tensor(*texts, name=name)]}).json()["outputs"] == expected
+    assert "unexpected inference input" in server.infer("moods", {"inputs": [tensor(*texts), column]}).error
+    assert "unexpected inference input" in server.infer("answers", {"inputs": [column]}).error
+
+
 def test_embeddings_are_found_by_openais_api(server: RunningServer) -> None:
     answer = server.post("/v1/embeddings", {"model": "vectors", "input": ["the cat", "a dog is happy"]}).json()
     assert [len(row["embedding"]) for row in answer["data"]] == [16, 16]

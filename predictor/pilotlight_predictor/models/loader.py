@@ -41,8 +41,8 @@ class LoadedVersion(Struct):
     instances: Sequence[AnyInstance]
     labels: Mapping[str, Sequence[str]]
     phases: dict[str, float] = field(default_factory=dict)
-    trial_ns: int = 0  # fastest warm-up of a backend that may run on the event loop
     verified: bool = False  # every instance has answered its warm-up
+    trial_ns: int = 0  # fastest warm-up of a backend that may run on the event loop
     example: InferRequest | None = None  # a short request that it has answered
 
 
@@ -90,9 +90,7 @@ def load_version(
     except BaseException:
         discard(instances)
         raise
-    return LoadedVersion(
-        completed, version, instances, labels, phases, warmup.trial_ns, warmup.verified, warmup.example
-    )
+    return LoadedVersion(completed, version, instances, labels, phases, *warmup)
 
 
 def _with_parameters(config: ModelConfig, settings: Settings) -> ModelConfig:

@@ -11,14 +11,19 @@ from typing import Final
 
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, TensorSpec
 from pilotlight_predictor.protocols.pages.model_description import ExampleTensor, ModelDescription
-from pilotlight_predictor.protocols.pages.operations import OPENAI, Operation, model_operations, openai_operations
+from pilotlight_predictor.protocols.pages.operations import (
+    Operation,
+    metadata_operation,
+    model_operations,
+    openai_operations,
+)
 from pilotlight_predictor.server.server_state import Readiness
 
 STATIC: Final = files("pilotlight_predictor.protocols.pages") / "static"
 MAX_MODELS: Final = 20  # with all their tensors; of more, the names
 PLAIN_HOST: Final = re.compile(r"[\w.-]+(:\d{1,5})?|\[[\da-fA-F:.]+\](:\d{1,5})?", re.ASCII)
 URL: Final = "\0"  # stands for the address until all else is escaped
-OPENAI_CALLS: Final = frozenset(route.call for route in OPENAI)
+OPENAI_CALLS: Final = frozenset({"chat.completions", "completions", "embeddings"})  # of the openai package
 FROM_ENVIRONMENT: Final = 'os.environ["TOKEN"]'
 REFRESH: Final = '<meta http-equiv="refresh" content="2">'
 
@@ -53,7 +58,7 @@ def _model_texts(model: ModelDescription, url: str, token: bool) -> dict[str, st
     return {
         "name": escape(model.name), "state": escape(model.state), "reason": escape(model.reason),
         "platform": escape(model.platform), "versions": escape(", ".join(model.versions)),
-        "metadata": escape(f"v2/models/{model_operations(model)[-2].path.rpartition('/')[2]}"),
+        "metadata": escape(metadata_operation(model).path.lstrip("/")),
         "tensors": "".join([_rows("input", model.inputs), _rows("output", model.outputs)]),
         "curl": escape(curl_lines(operation, token)).replace(URL, shown),
         "python": escape(python_lines(operation, model, token)).replace(URL, shown),
@@ -93,10 +98,10 @@ def python_lines(operation: Operation, model: ModelDescription, token: bool) -> 
     if operation.name == "infer" and "BF16" not in types and not model.sequence:
         inputs = ", ".join(f"{name!r}: {_array(tensor)}" for name, tensor in model.example.items())
         client = f'pilotlight.Client("{URL}"{f", token={credential}" if token else ""})'
-        call = f"print(client.infer({model.name!r}, {{{inputs}}}))"
+        call = f"print(dict(client.infer({model.name!r}, {{{inputs}}})))"
         return f"{imports}import numpy as np\nimport pilotlight\n\nclient = {client}\n{call}"
     if operation.zero_bytes:
-        operation = model_operations(model)[-2]
+        operation = metadata_operation(model)
     data = "None" if operation.body is None else f"json.dumps({operation.example!r}).encode()"
     headers = f'{{"Authorization": "Bearer " + {credential}}}' if token else "{}"
     call = f'request = Request("{URL}{operation.path}", {data}, {headers})\nprint(urlopen(request).read().decode())'

@@ -39,7 +39,7 @@ class Operation(NamedTuple):
 
 
 class OpenAiRoute(NamedTuple):
-    """A route of the OpenAI protocol, `call` in the openai package, for models that `serves` is true of."""
+    """A route for models that `serves` is true of. `call`: its name in the openai package, if that has it."""
 
     path: str
     call: str
@@ -62,6 +62,19 @@ OPENAI: Final = (
         "/v1/embeddings", "embeddings", lambda can: can.embeds is not None,
         {"input": [HELLO]}, {"input": {"type": ["string", "array"]}},
     ),
+    OpenAiRoute(
+        "/v1/responses", "responses", lambda can: can.chats,
+        {"input": HELLO, "max_output_tokens": 16},
+        {"input": {"type": ["string", "array"]}, "max_output_tokens": COUNT},
+    ),
+    OpenAiRoute(
+        "/v1/rerank", "rerank", lambda can: can.scores,
+        {"query": HELLO, "documents": [HELLO, "Bye"]}, {"query": TEXT, "documents": {"type": "array", "minItems": 1}},
+    ),
+    OpenAiRoute(
+        "/v1/score", "score", lambda can: can.scores,
+        {"text_1": HELLO, "text_2": ["Bye"]}, {"text_1": TEXT, "text_2": {"type": ["string", "array"]}},
+    ),
 )  # fmt: skip
 
 
@@ -70,17 +83,22 @@ def openai_operations(models: Sequence[ModelDescription]) -> list[Operation]:
     operations = []
     for route in OPENAI:
         if names := [model.name for model in models if route.serves(model.capabilities)]:
-            body = _object({"model": {"enum": names}, next(iter(route.schema)): ANYTHING}, {**route.schema})
+            properties = {"model": {"enum": names}, **route.schema}
+            body = {**_object(properties), "required": ["model", next(iter(route.schema))]}
             example = {"model": names[0], **route.example}
             operations.append(Operation(route.call, route.path, f"OpenAI: {route.call}", body, example))
     return operations
+
+
+def metadata_operation(model: ModelDescription) -> Operation:
+    return Operation("metadata", f"/v2/models/{quote(model.name, safe='')}", "Versions, inputs and outputs")
 
 
 def model_operations(model: ModelDescription) -> list[Operation]:
     """Return the operations of one model under its own paths, inference first."""
     name = quote(model.name, safe="")
     operations = [
-        Operation("metadata", f"/v2/models/{name}", "Versions, inputs and outputs"),
+        metadata_operation(model),
         Operation("ready", f"/v2/models/{name}/ready", "Whether it serves: 200, else 503 with the reason"),
     ]
     if model.verbs:

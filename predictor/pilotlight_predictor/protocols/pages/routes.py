@@ -59,13 +59,18 @@ def landing(server: Server, request: HttpRequest) -> HttpResponse:
     return HttpResponse(200 if may_read else 401, [page.encode("utf-8", "replace")], HTML, headers)
 
 
-def openapi(server: Server, _: HttpRequest) -> HttpResponse:
+async def openapi(server: Server, _: HttpRequest) -> HttpResponse:
     from pilotlight_predictor.protocols.pages.model_description import describe_models
     from pilotlight_predictor.protocols.pages.openapi import document
 
     _check_enabled(server)
-    name = server.settings.observability.service or server.name
-    return json_response(document(describe_models(server), name, server.version, _needs_token(server)))
+    models, name, token = (
+        describe_models(server),
+        server.settings.observability.service or server.name,
+        _needs_token(server),
+    )
+    # Off the event loop: of 1,000 models it takes 0.2 s.
+    return await server.codecs.run(lambda: json_response(document(models, name, server.version, token)))
 
 
 def docs(server: Server, request: HttpRequest) -> HttpResponse:

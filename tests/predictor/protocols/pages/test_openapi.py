@@ -54,6 +54,7 @@ def test_every_kind_of_model_has_an_example_that_is_answered(pages: RunningServe
     inferences = {f"/v2/models/{name}/infer" for name in ("add_sub", "example", "echo", "flowers", "sequence", "twice")}
     assert inferences <= sent
     assert {"/v1/chat/completions", "/v1/completions", "/v1/embeddings"} <= sent
+    assert {"/v1/responses", "/v1/rerank", "/v1/score"} <= sent
     assert "/v2/models/counts/generate_stream" in sent
     assert "/v2/models/image/infer" not in sent  # 150,528 numbers are no example for a form
     paths = described(pages)["paths"]

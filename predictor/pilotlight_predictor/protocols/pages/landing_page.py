@@ -96,9 +96,9 @@ def python_lines(operation: Operation, model: ModelDescription, token: bool) -> 
         return f"{imports}from openai import OpenAI\n\nclient = {client}\n{call}"
     types = {tensor.datatype for tensor in model.example.values()}
     if operation.name == "infer" and "BF16" not in types and not model.sequence:
-        inputs = ", ".join(f"{name!r}: {_array(tensor)}" for name, tensor in model.example.items())
+        inputs = "".join(f"    {name!r}: {_array(tensor)},\n" for name, tensor in model.example.items())
         client = f'pilotlight.Client("{URL}"{f", token={credential}" if token else ""})'
-        call = f"print(dict(client.infer({model.name!r}, {{{inputs}}})))"
+        call = f"inputs = {{\n{inputs}}}\nprint(dict(client.infer({model.name!r}, inputs)))"
         return f"{imports}import numpy as np\nimport pilotlight\n\nclient = {client}\n{call}"
     if operation.zero_bytes:
         operation = metadata_operation(model)

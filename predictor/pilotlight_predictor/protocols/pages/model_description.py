@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from pilotlight_predictor.core.tensors import Shape, Tensor, TensorSpec, zeros
 from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.json_values import dump_json
 from pilotlight_predictor.protocols.openai.tensors import TextCapabilities, text_capabilities
 from pilotlight_predictor.protocols.v1_codec import to_json
 from pilotlight_predictor.server.handler_context import Server
@@ -86,5 +89,4 @@ def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
 
 
 def _values(tensor: Tensor) -> Any:
-    values = to_json(tensor)
-    return values.tolist() if hasattr(values, "tolist") else values
+    return orjson.loads(dump_json(to_json(tensor)))  # as text: 5.1, not 5.0999999046

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,15 @@ def test_a_pickle_must_be_pinned(tmp_path: Path, spec: Any) -> None:
         backend.load(spec(folder))
     with pytest.raises(LoadFailed, match="the file is another one"):
         backend.load(spec(folder, trusted_pickles={"model.pkl": "0" * 64}))
+
+
+def test_a_pickle_of_another_name_must_be_pinned(tmp_path: Path, spec: Any) -> None:
+    """Such as model.statsmodels, or what a loader reads that has no flavour here."""
+    (tmp_path / "data.bin").write_bytes(pickle.dumps({}))
+    flavour = {"loader_module": "mlflow.sklearn", "model_path": "data.bin"}
+    (tmp_path / "MLmodel").write_text(json.dumps({"flavors": {"python_function": flavour}}))
+    with pytest.raises(LoadFailed, match=r"data\.bin holds a pickle"):
+        backend.load(spec(tmp_path))
 
 
 def test_types_that_the_folder_itself_trusts_need_a_pin(tmp_path: Path, spec: Any) -> None:

@@ -196,12 +196,19 @@ def _python_function(spec: LoadSpec, folder: Path, flavours: Flavours, signature
 
 
 def _pickles(folder: Path, flavours: Flavours) -> list[Path]:
-    """Return files that are pickles by their names, and those that MLmodel says are read as such."""
+    """Return files that are pickles by name or first bytes, and those that MLmodel says are read as such."""
     stated = {_inside(folder, each["python_model"]) for each in flavours.values() if each.get("python_model")}
     for each in flavours.values():
         if each.get("pickled_model") and each.get("serialization_format") != "skops":
             stated.add(_inside(folder, each["pickled_model"]))
-    return sorted(path for path in folder.rglob("*") if path.is_file() and (path.suffix in _PICKLES or path in stated))
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in files if path.suffix in _PICKLES or path in stated or _begins_as_pickle(path))
+
+
+def _begins_as_pickle(path: Path) -> bool:
+    """Whether a file has the first bytes of a pickle: loaders of MLflow read some under names of their own."""
+    with path.open("rb") as file:
+        return re.match(rb"\x80[\2-\5]", file.read(2)) is not None
 
 
 def _check_skops(spec: LoadSpec, path: Path, flavour: Mapping[str, Any]) -> None:

@@ -159,6 +159,18 @@ def test_a_missing_uv_is_refused_with_the_command_that_installs_it(
     assert "pip install 'pilotlight[requirements]'" in refused.value.hint
 
 
+def test_an_installation_that_does_not_end_is_killed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = index.requirements("smaller")
+    uv = index.wheels / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\nexec sleep 600\n")
+    uv.chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(index.wheels))
+    monkeypatch.setattr(environment, "INSTALL_S", 0.1)
+    with pytest.raises(RequirementsRefused, match="uv was killed"):
+        index.ensure(requirements)
+
+
 def test_what_is_unused_for_long_is_collected_unless_it_is_needed(index: Index) -> None:
     kept, unused, fresh = (index.build(f"smaller\n# {name}") for name in ("kept", "unused", "fresh"))
     for path in index.environments.iterdir():

@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from signal import SIGKILL
+from threading import Timer
 from typing import Final
 
 from pilotlight.wire.environments.requirements import FILE, PROJECT, Requirements, RequirementsRefused, judge
@@ -31,6 +33,7 @@ Progress = Callable[[str], object]  # one line
 MARK: Final = "pilotlight-requirements"  # file in an environment: the digest of its requirements
 BUILT_IN: Final = Path(sys.prefix, "share", "pilotlight", "environments")  # those of an image
 PLACEHOLDER: Final = "pilotlight"  # INSTALLER of metadata without a package
+INSTALL_S: Final = 3600.0  # versions that exclude each other can be searched for without end
 UNUSED_S: Final = 30 * 86400.0
 INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR")
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
@@ -172,6 +175,8 @@ class _Uv:
             command, env=self._env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace",
         ) as process:  # fmt: skip
+            limit = Timer(INSTALL_S, process.kill)
+            limit.start()
             try:
                 for line in process.stdout or ():
                     lines.append(line.rstrip())
@@ -180,6 +185,11 @@ class _Uv:
             except BaseException:
                 process.kill()
                 raise
+            finally:
+                limit.cancel()
+        if process.returncode == -SIGKILL:
+            message = f"{self._requirements.path}: uv was killed, as it is after {INSTALL_S / 60:.0f} minutes"
+            raise RequirementsRefused(message, "state versions, which leave less to search")
         if process.returncode:
             raise _refusal(self._requirements, lines)
         return "\n".join(lines)

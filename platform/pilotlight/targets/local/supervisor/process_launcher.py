@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -93,13 +94,15 @@ class ProcessHandle:
             os.close(log)
 
     def execute_prepared(self, prepare: Callable[[], Prepared], started: Callable[[], None]) -> None:
-        """Start what `prepare` returns, which runs in a thread; then call `started`."""
+        """Start what `prepare` returns, which runs in a thread of its own; then call `started`."""
         self._preparing = asyncio.get_running_loop().create_task(self._prepare(prepare, started))
 
     async def _prepare(self, prepare: Callable[[], Prepared], started: Callable[[], None]) -> None:
         reason = "ended before it could start"
+        # An installation may take an hour: a few of them would take the threads that confine and end other replicas.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         try:
-            argv, env = await asyncio.to_thread(prepare)
+            argv, env = await asyncio.get_running_loop().run_in_executor(thread, prepare)
             if self._requested is None:
                 self.execute_logged(argv, env)
                 started()
@@ -108,6 +111,8 @@ class ProcessHandle:
             if not isinstance(error, OSError | PlatformError):
                 LOG.exception("%s cannot be started", self._record.id)
             reason = start_failure(error)
+        finally:
+            thread.shutdown(wait=False)
         await asyncio.to_thread(self._launcher.finish, self._record.id)
         self._observer.on_exited(Ended(reason=reason))
 

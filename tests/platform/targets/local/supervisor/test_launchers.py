@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from typing import NoReturn
 
 import pytest
 from msgspec import convert, structs, to_builtins
@@ -313,6 +315,29 @@ def test_a_client_program_is_run_and_adopted_as_a_replica_is(tmp_path: Path) -> 
         assert lines(record.log) == ["v iris-1", "bye"]
         assert processes.adopt(structs.replace(record, **first.identity._asdict()), second) == Ended(Exit(7))
         await processes.close(leave_running=False)
+
+    asyncio.run(play())
+
+
+def test_installations_that_take_long_leave_threads_for_other_replicas(tmp_path: Path) -> None:
+    """Confining a process and clearing up after one run in asyncio's threads, of which there are at most 32."""
+
+    async def play() -> None:
+        processes, released = ProcessLauncher(Home(tmp_path / "home").create(), ""), Event()
+
+        def install() -> NoReturn:
+            released.wait(60)
+            raise OSError("cannot be installed")
+
+        clients = [Client() for _ in range(33)]
+        for number, client in enumerate(clients):
+            handle = ProcessHandle(processes, replica(own=f"iris-{number}"), client)
+            handle.execute_prepared(install, lambda: None)
+        try:
+            await asyncio.wait_for(asyncio.to_thread(int), 30)
+        finally:
+            released.set()
+        await eventually_async(lambda: all(client.ended for client in clients))
 
     asyncio.run(play())
 

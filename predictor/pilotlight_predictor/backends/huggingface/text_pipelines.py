@@ -16,7 +16,7 @@ from pilotlight_predictor.backends.huggingface.pipeline import (
     texts_of,
 )
 from pilotlight_predictor.backends.huggingface.task import TaskSettings, read_json
-from pilotlight_predictor.backends.transformers_library import load_part
+from pilotlight_predictor.backends.transformers_library import CHARACTERS, load_part
 from pilotlight_predictor.core.requests import Inputs, Outputs
 from pilotlight_predictor.core.tensors import JsonText, Tensor, TensorSpec
 from pilotlight_predictor.errors import BadRequest, LoadFailed
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_LENGTH: Final = 512  # tokens of a model whose files have no limit
+MAX_CONTEXT: Final = 1 << 20  # characters that are read in windows
 STRIDE: Final = 128  # tokens that two windows of a long context share
 
 
@@ -49,7 +50,12 @@ class TextPipeline(Pipeline):
         return int(min(positions, self.tokenizer.model_max_length))
 
     def encode(self, *texts: Sequence[str], **options: Any) -> Any:
-        """Return the tokens of the rows as torch tensors, those of `options` included."""
+        """Return the tokens of the rows as torch tensors, those of `options` included.
+
+        What is certainly cut off is not tokenised: a text of 4 MB would take 1.2 GiB.
+        """
+        if not options.get("return_overflowing_tokens"):
+            texts = tuple([text[: CHARACTERS * self._length] for text in column] for column in texts)
         arguments = {"padding": len(texts[0]) > 1, "truncation": True, "max_length": self._length} | options
         with self._lock:
             encoded = self.tokenizer(*texts, return_tensors="pt", verbose=False, **arguments)
@@ -174,6 +180,8 @@ class QuestionAnswering(TextPipeline):
 
     def run(self, inputs: Inputs) -> Outputs:
         questions, contexts = texts_of(inputs, "question"), texts_of(inputs, "context")
+        if (longest := max(map(len, (*questions, *contexts)))) > MAX_CONTEXT:
+            raise BadRequest(f"a question or context has {longest:,} characters, expected at most {MAX_CONTEXT:,}")
         stride = min(STRIDE, self._length // 4)
         try:
             encoded = self.encode(

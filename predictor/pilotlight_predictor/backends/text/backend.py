@@ -211,7 +211,8 @@ def load(spec: LoadSpec) -> TextInstance:
     slots = integer_parameter(spec, "MAX_SEQUENCES", SLOTS)
     with LOADING:
         import_transformers(*LIBRARY)
-        tokens = PromptTokenizer(load_part("AutoTokenizer", spec.folder, spec.config.name), spec.config.name)
+        tokenizer = load_part("AutoTokenizer", spec.folder, spec.config.name)
         model = load_model(spec, spec.folder)
+    tokens = PromptTokenizer(tokenizer, spec.config.name, model.context)
     compiler = GrammarCompiler(tokens, model.eos_tokens)
     return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), compiler, [0])

@@ -10,19 +10,20 @@ from typing import Any
 import msgspec
 
 from pilotlight_predictor.backends.text.tool_calls import FORMATS, ToolCallFormat, find_format
+from pilotlight_predictor.backends.transformers_library import CHARACTERS
 from pilotlight_predictor.core.generation_params import BadField, call_arguments, check_tool_messages
 from pilotlight_predictor.errors import BadRequest
 
 
 class PromptTokenizer:
-    """Thread-safe tokenizer of one model."""
+    """Thread-safe tokenizer of one model. `context`: tokens that it takes."""
 
-    def __init__(self, tokenizer: Any, model: str) -> None:
+    def __init__(self, tokenizer: Any, model: str, context: int) -> None:
         import copy
 
         self._tokenizer = tokenizer
         self._decoder = copy.deepcopy(tokenizer)  # encoding temporarily changes a tokenizer's settings
-        self._model = model
+        self._model, self._context = model, context
         self._lock = Lock()
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
@@ -31,6 +32,9 @@ class PromptTokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return tokens, never empty: an empty prompt becomes the model's BOS token."""
+        if len(text) > CHARACTERS * self._context:
+            wanted = f"at most {CHARACTERS} for each of the {self._context} tokens of model '{self._model}'"
+            raise BadField("prompt", f"the prompt has {len(text)} characters, must have {wanted}")
         with self._lock:
             tokens = self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
         if tokens:

@@ -1,6 +1,7 @@
 """Answers of text tasks, held to transformers' own pipelines: alone, and in one padded batch."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,13 @@ class TestTextClassification:
         long = answers(load_folder(moods), request(text=["cat " * 500]))[0]
         assert long == answers(load_folder(moods), request(text=["cat " * LENGTH]))[0]
 
+    def test_what_is_cut_off_is_not_tokenised(self, moods: Path) -> None:
+        """64 MiB, the largest request, took 20 GB and half an hour."""
+        instance, before = load_folder(moods), time.process_time()
+        short, long = answers(instance, request(text=["cat " * LENGTH]), request(text=["cat " * (16 << 20)]))
+        close(long, short)
+        assert time.process_time() - before < 30
+
     def test_several_labels_may_hold_at_once(self, models: Path) -> None:
         config = {"id2label": MOODS, "problem_type": "multi_label_classification"}
         folder = write_bert(models / "multi", "ForSequenceClassification", **config)
@@ -138,6 +146,10 @@ class TestQuestionAnswering:
     def test_an_empty_context_has_no_answer(self, questions: Path) -> None:
         empty = {"answer": [b""], "score": [0.0], "start": [0], "end": [0]}
         assert answers(load_folder(questions), request(question=["who?"], context=[""])) == [empty]
+
+    def test_a_context_of_more_than_a_million_characters_is_refused(self, questions: Path) -> None:
+        with pytest.raises(BadRequest, match="has 2,097,152 characters, expected at most 1,048,576"):
+            load_folder(questions).execute([request(question=["who"], context=["a " * (1 << 20)])])
 
     def test_a_question_that_leaves_no_place_is_refused(self, questions: Path) -> None:
         with pytest.raises(BadRequest, match=f"do not fit the {LENGTH} tokens"):

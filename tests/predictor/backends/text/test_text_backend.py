@@ -125,6 +125,10 @@ def test_what_does_not_fit_is_said_with_its_field(ask: Ask, how: dict[str, objec
     assert told in str(error)
 
 
+def test_a_prompt_far_beyond_the_context_is_not_tokenised(ask: Ask) -> None:
+    assert f"must have at most 64 for each of the {CONTEXT} tokens" in str(ask("a" * (64 * CONTEXT + 1)).error)
+
+
 def test_a_prompt_beyond_the_context_is_refused(ask: Ask) -> None:
     assert f"must have fewer than the {CONTEXT} of model 'tiny'" in str(ask("One two " * CONTEXT).error)
 

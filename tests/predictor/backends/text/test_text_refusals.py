@@ -35,14 +35,14 @@ class Choking:
 @pytest.mark.parametrize("error", [IndexError("no"), AttributeError("no"), RecursionError("no")])
 def test_whatever_a_template_raises_says_that_messages_do_not_fit(error: Exception) -> None:
     with pytest.raises(BadRequest, match="do not fit the chat template of model 'm': no"):
-        PromptTokenizer(Choking(error), "m").chat([{"role": "user", "content": "x"}])
+        PromptTokenizer(Choking(error), "m", 64).chat([{"role": "user", "content": "x"}])
 
 
 def test_a_request_that_cannot_be_begun_leaves_the_others_of_its_batch_alone() -> None:
     begun: list[Any] = []
     engine: Any = SimpleNamespace(slots=4, submit=begun.append)
     model: Any = SimpleNamespace(context=100, eos_tokens=frozenset())
-    tokens = PromptTokenizer(Choking(AttributeError("no")), "m")
+    tokens = PromptTokenizer(Choking(AttributeError("no")), "m", 64)
     instance = TextInstance("m", model, tokens, engine, GrammarCompiler(tokens, frozenset()), [0])
     batch = [Heard("one"), Heard("choke"), Heard("two")]
     instance.begin(batch)

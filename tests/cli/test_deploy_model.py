@@ -38,6 +38,24 @@ class Doubler:
     def predict(self, x):
         return {"y": 2 * x}
 """
+TALK = {
+    "config.pbtxt": """
+backend: "python"
+input [{name: "text_input" data_type: TYPE_STRING dims: [1]}]
+output [{name: "text_output" data_type: TYPE_STRING dims: [1]}]
+model_transaction_policy {decoupled: true}
+""",
+    "1/model.py": """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+            answer = pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)])
+            request.get_response_sender().send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+""",
+}
 
 
 @pytest.fixture
@@ -263,3 +281,9 @@ def test_models_of_files_classes_hubs_and_stores_answer(
         assert answer.code == 0, answer.err
         values = json.loads(answer.out)["outputs"][0]["data"]
         assert values == expected if expected else values[0] == pytest.approx(0.999207)
+    for file, text in TALK.items():
+        (folder / "talk" / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "talk" / file).write_text(text)
+    assert call("deploy", "./talk").code == 0
+    answer = call("infer", "talk", "--text", "hello", "-o", "json")  # of a decoupled model, as text models are
+    assert json.loads(answer.out)["text_output"] == "hello", answer.err

@@ -47,7 +47,8 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
         return matching[0]
     if not inputs:
         example = '--data \'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}\''
-        raise UsageError("the model declares no inputs, so none can be chosen", f"send a whole V2 request: {example}")
+        hint = f"declare INPUTS in its model.py, or send a whole V2 request: {example}"
+        raise UsageError("the model declares no inputs, so none can be chosen", hint)
     known = ", ".join(each.name for each in inputs)
     if name:
         raise UsageError(f"the model has no input {name}; it has {known}")

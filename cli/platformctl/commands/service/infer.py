@@ -74,6 +74,9 @@ def infer(
         metadata = parse_reply(metadata_reply, model or key[1], models)
         request = build_body(kinds[0], sources[kinds[0]], inputs_of(metadata), input_name)
         reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
+        if reply.status == 501 and kinds == ["text"]:  # a decoupled model, which V2 has no HTTP response for
+            prompt = json.dumps({input_name or TEXT_INPUT: sources["text"]}).encode()
+            reply = gateway.request("POST", f"{path}/generate", prompt, request.headers, timeout)
     answer = parse_reply(reply, model or key[1])
     cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
     if not cold_start_ms and metadata_reply.seconds > SLOW_S:

@@ -26,7 +26,7 @@ from pilotlight_predictor.backends.python.functions import (
     declared,
     declared_outputs,
 )
-from pilotlight_predictor.backends.python.source import UserModule, import_reason, trim_traceback
+from pilotlight_predictor.backends.python.source import UserModule, import_reason, own_classes, trim_traceback
 from pilotlight_predictor.backends.python.triton import model as triton_model
 from pilotlight_predictor.backends.python.triton import pb_utils
 from pilotlight_predictor.backends.python.triton.bls import BlsCaller
@@ -207,10 +207,10 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
         model = FunctionModel(module.predict, known)
         model.check_inputs([tensor.name for tensor in spec.config.inputs])
         return model
+    name = next((each.__name__ for each in own_classes(module)), "CLASS")
     raise LoadFailed(
-        f"{spec.path.name} of model {spec.config.name!r} defines none of: def predict, class Model, "
-        f"class TritonPythonModel, a subclass of kserve.Model; the parameter class names another one "
-        f"(platformctl deploy {spec.path.name}:CLASS)"
+        f"{spec.path.name} defines none of: def predict, class Model, class TritonPythonModel, a subclass of "
+        f"kserve.Model; name another class by the parameter class (platformctl deploy {spec.path.name}:{name})"
     )
 
 

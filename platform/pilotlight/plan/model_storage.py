@@ -235,8 +235,7 @@ def _in_process(context: PlanContext, uri: str) -> ModelStorage:
 
 
 def _in_place(context: PlanContext, uri: str) -> ModelStorage:
-    path = uri.partition("://")[2] or uri
-    return ModelStorage(path, _model_path(context, path))
+    return ModelStorage(local_path(uri), _model_path(context, local_path(uri)))
 
 
 def _host_path(context: PlanContext, uri: str) -> ModelStorage:

@@ -110,7 +110,7 @@ def collect_answers(typed: dict[str, Any], model: scaffold.Model) -> scaffold.An
         answers = replace(answers, cold_starts=confirm("May a first request wait for the model to load?", True))
     if "gpus" not in flags:
         answers = replace(answers, gpus=prompt_for("How many GPUs does one pod need?", 0))
-    if scaffold.recommend(answers)[0] == "raw" and has_latency_metric(model) and "latency" not in flags:
+    if scaffold.recommend(answers)[0] == "raw" and model.ours and "latency" not in flags:
         answers = replace(
             answers, latency=prompt_for("Below how many seconds must most requests stay (0: scale by CPU)?", 0.0)
         )
@@ -122,14 +122,10 @@ def check(model: scaffold.Model, answers: scaffold.Answers, mode: scaffold.Mode)
         raise click.UsageError("multi-node needs to know how many nodes one replica has: --nodes 2")
     if mode == "multi-node" and not model.known and model.format != "huggingface":
         raise click.UsageError(f"no runtime serves {model.format} on several nodes; --nodes 1, or name a known model")
-    if mode == "raw" and answers.latency and not has_latency_metric(model):
+    if mode == "raw" and answers.latency and not model.ours:
         what = model.known or model.format
         advice = "leave --latency out and write spec.kedaConfig.customPromQuery with a metric of the engine's"
         raise click.UsageError(f"only our own predictor measures latency, and {what} runs on another; {advice}")
-
-
-def has_latency_metric(model: scaffold.Model) -> bool:
-    return model.ours
 
 
 def prompt_for(question: str, default: Any) -> Any:

@@ -13,7 +13,7 @@ from platformctl import options, output, targets
 from platformctl.services import status_views, wait_ready
 
 if TYPE_CHECKING:
-    from pilotlight.targets.target import Key, ServiceStatus, Target
+    from pilotlight.targets.target import Key, Target
 
 LATEST: Final = "latest"
 SHARE: Final = re.compile(r"([^=@\s]+)=(\d{1,3})(?:@([a-z0-9-]+))?")
@@ -49,13 +49,9 @@ def known_revisions(target: "Target", key: "Key") -> tuple[set[str], str]:
     """Return the names of all revisions, also without traffic, and of the latest (empty: ambiguous)."""
     status = target.status(key)
     shown = {each.name for each in status.revisions}
-    return shown.union(*map(history.revisions, target.releases(key))), latest_revision(status)
-
-
-def latest_revision(status: "ServiceStatus") -> str:
-    """Return the newest revision, listed first; empty with several workloads: only the target can tell."""
-    workloads = {each.workload for each in status.revisions}
-    return status.revisions[0].name if len(workloads) == 1 else ""
+    # The newest is listed first; with several workloads only the target can tell.
+    latest = status.revisions[0].name if len({each.workload for each in status.revisions}) == 1 else ""
+    return shown.union(*map(history.revisions, target.releases(key))), latest
 
 
 def parse_shares(text: str, names: Collection[str] = (), newest: str = "") -> Sequence[Share]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.cluster.bed.archive import Image, pack
 from tests.cluster.bed.places import Places
-from tests.cluster.bed.predictor_image import predictor_image
+from tests.cluster.bed.predictor_image import framework_image, predictor_image
 from tests.daemons.availability import Unavailable
 from tests.daemons.bridge import bridge
 from tests.daemons.daemons import DidNotStart, daemon
@@ -49,7 +49,7 @@ def docker(base: Mapping[str, str]) -> Iterator[dict[str, str]]:
         try:
             words = _words(folder, socket, network, environ)
             with daemon(words, folder / "dockerd.log", environ, lambda: _answers(environ)):
-                _load(folder, environ)
+                _load(environ, replace(predictor_image(_places()), name=IMAGE, aliases=()))
                 try:
                     yield environ
                 finally:
@@ -90,11 +90,18 @@ def _answers(environ: Mapping[str, str]) -> bool:
     return done.returncode == 0
 
 
-def _load(folder: Path, environ: Mapping[str, str]) -> None:
-    archive = folder / "image.tar"
-    pack(_image(), archive)
-    _docker(environ, "load", f"--input={archive}")
-    archive.unlink()
+def load_variant(environ: Mapping[str, str], variant: str) -> str:
+    """Load a variant of our image with libraries of a framework, and return its name; it has hundreds of megabytes."""
+    name = f"{IMAGE}-{variant}"
+    _load(environ, replace(framework_image(_places(), variant), name=name, aliases=()))
+    return name
+
+
+def _load(environ: Mapping[str, str], image: Image) -> None:
+    with _folder() as folder:
+        archive = folder / "image.tar"
+        pack(image, archive)
+        _docker(environ, "load", f"--input={archive}")
 
 
 def _remove_containers(environ: Mapping[str, str]) -> None:
@@ -109,7 +116,6 @@ def _docker(environ: Mapping[str, str], *words: str) -> str:
     ).stdout
 
 
-def _image() -> Image:
+def _places() -> Places:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pilotlight" / "platforms"
-    places = Places(cache, cache)
-    return replace(predictor_image(places), name=IMAGE, aliases=())
+    return Places(cache, cache)

@@ -1,6 +1,8 @@
 """The contract of targets, kept by containers of a real Docker daemon, and what is of containers alone."""
 
 import asyncio
+import hashlib
+import json
 import os
 import signal
 import socket
@@ -11,8 +13,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import joblib
 import pytest
-from tests.daemons.docker_daemon import IMAGE, options
+from sklearn.linear_model import LogisticRegression
+from tests.daemons.docker_daemon import IMAGE, load_variant, options
 from tests.e2e.embedded.test_components import SPLIT, split
 from tests.embedded import IRIS, Platform
 from tests.platform.targets.target_contract import TargetContract, TargetGround
@@ -44,6 +48,20 @@ spec:
     minReplicas: 1
     timeout: 2  # seconds, after which it is killed: as first process of a container this server ignores SIGTERM
 """
+ESTIMATOR = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: iris}}
+spec:
+  predictor:
+    minReplicas: 1
+    model:
+      modelFormat: {{name: sklearn}}
+      protocolVersion: v2
+      storageUri: {uri}
+      env: [{{name: INFERENCE_TRUST_PICKLE, value: "{pin}"}}]
+"""
+ROW = {"instances": [[1.0, 1.0]]}
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +96,20 @@ def test_another_image_is_reached_by_a_port_of_loopback(ground: TargetGround) ->
         assert ground.platform.ask("/iris/", None).status == 200
         (name,) = ground.replicas()
         assert docker(ground.platform.env, "port", name).startswith("8000/tcp -> 127.0.0.1:")
+
+
+def test_an_estimator_is_served_by_the_variant_of_our_image_with_scikit_learn(
+    ground: TargetGround, tmp_path: Path
+) -> None:
+    variant = f"{Capabilities().image}-sklearn"
+    docker(ground.platform.env, "tag", load_variant(ground.platform.env, "sklearn"), variant)
+    model = tmp_path / "model.joblib"
+    joblib.dump(LogisticRegression().fit([[0.0, 0.0], [1.0, 1.0]], [3, 7]), model)
+    pin = f"model.joblib={hashlib.sha256(model.read_bytes()).hexdigest()}"
+    with ground.deployed(ESTIMATOR.format(uri=model, pin=pin)):
+        assert json.loads(ground.platform.ask("/iris/v1/models/iris:predict", ROW).body) == {"predictions": [7]}
+        (name,) = ground.replicas()
+        assert docker(ground.platform.env, "inspect", "--format={{.Config.Image}}", name).strip() == variant
 
 
 def test_an_image_that_must_not_be_pulled_is_not(ground: TargetGround) -> None:

@@ -121,7 +121,7 @@ def _by_listing(uri: str) -> ModelFormat | None:
             return row
     if "config.json" in files:
         return find_format("huggingface")
-    formats = {row.name: row for name in files if (row := by_name(name))}
+    formats = {known.name: known for name in files if (known := by_name(name))}
     return next(iter(formats.values())) if len(formats) == 1 else None
 
 

@@ -86,7 +86,7 @@ def image(cluster: Cluster, registry: str) -> Finding:
 
 
 def _resolves_docker_hub(cluster: Cluster) -> bool:
-    """Whether Knative resolves tags of images without a registry to digests, before a node is asked for them."""
+    """Whether Knative resolves tags of images without a registry to digests, which needs that registry."""
     settings = kinds.unless_forbidden(lambda: cluster.get("v1", "ConfigMap", KNATIVE, "config-deployment"), None)
     if settings is None:
         return False

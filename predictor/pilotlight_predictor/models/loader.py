@@ -205,7 +205,8 @@ def _create_instances(
 def _file_info(row: backend_table.BackendEntry, instance: AnyInstance) -> ModelFileInfo:
     shapes = [spec.shape for spec in (*instance.inputs, *instance.outputs)]
     batchable = bool(shapes) and all(shape and shape[0] == -1 for shape in shapes)
-    open_inputs, aliases = getattr(instance, "open_inputs", False), getattr(instance, "input_aliases", frozenset())
+    open_inputs: bool = getattr(instance, "open_inputs", False)
+    aliases: frozenset[str] = getattr(instance, "input_aliases", frozenset())
     return ModelFileInfo(row.names[0], instance.inputs, instance.outputs, batchable, open_inputs, aliases)
 
 

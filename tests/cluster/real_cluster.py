@@ -89,7 +89,7 @@ class Cluster:
             connection.close()
 
 
-def seconds_until(holds: Callable[[], bool], what: str, seconds: float = 180.0) -> float:
+def seconds_until(holds: Callable[[], bool], what: str | Callable[[], str], seconds: float = 180.0) -> float:
     """Polls until it holds; how long that took."""
     begin = time.monotonic()
     poll(holds, what, seconds, pause_s=POLL_SECONDS)

@@ -104,4 +104,4 @@ class Story:
 
     def wait_gone(self) -> None:
         """What belongs to an object that was deleted is collected by the cluster a moment later."""
-        seconds_until(lambda: self.left() == [], f"nothing of {self.name} is left")
+        seconds_until(lambda: self.left() == [], lambda: f"nothing of {self.name} is left: {self.left()}")

@@ -3,13 +3,17 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from tests.eventually import eventually
 from tests.predictor.backends.text.conftest import Heard, text_instance
 from tests.predictor.backends.text.tiny import greedy_text, text_model
 
 from pilotlight_predictor.backends.text.backend import TextInstance
+from pilotlight_predictor.backends.text.engine import Prefill, TextEngine
 
 WORDS = ("The quick", "A pilot light", "The server sleeps when", "One two", "Grüße", "forest", "and", "three four five")
 
@@ -54,6 +58,29 @@ def test_a_prompt_longer_than_one_piece_of_prefill_is_read_to_its_end(
     asked = [Heard(text, temperature=0, max_tokens=12) for text in prompts(6)]
     for heard, text in zip(all_heard(instance, asked), prompts(6), strict=True):
         assert heard.text() == greedy_text(tiny, text, 12)
+
+
+def test_prompts_read_in_one_pass_have_the_scores_and_the_cache_of_each_alone(instance: TextInstance) -> None:
+    model, together = instance._model, [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16]]
+    with torch.inference_mode():
+        scores, caches = model.prefill_together(together)
+        for row, prompt in enumerate(together):
+            cache = model.new_cache()
+            torch.testing.assert_close(scores[row : row + 1], model.forward([prompt], [0], cache, None))
+            assert caches[row].get_seq_length() == len(prompt)
+            torch.testing.assert_close(caches[row].layers[-1].values, cache.layers[-1].values)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget", "count"), [([10, 12, 9], 64, 3), ([10, 12, 30], 64, 2), ([20, 20, 20], 50, 2), ([90], 50, 0)]
+)
+def test_prompts_of_similar_length_are_read_together_within_the_budget(
+    instance: TextInstance, lengths: list[int], budget: int, count: int
+) -> None:
+    tasks: list[Any] = [SimpleNamespace(prompt=[1] * length) for length in lengths]
+    engine = TextEngine(instance._model, 8)
+    engine._prefills.extend(Prefill(task, None) for task in tasks)
+    assert len(engine._similar_prefills(budget)) == count
 
 
 def test_a_stream_tells_the_same_text_in_parts(ask: Callable[..., Heard]) -> None:

@@ -14,13 +14,11 @@ from pilotlight_predictor.backends.base import Answer, Device, LoadSpec, TensorI
 from pilotlight_predictor.backends.huggingface.pipeline import Pipeline, PipelineModel
 from pilotlight_predictor.backends.huggingface.task import EMBEDDING, Task, choose_task, read_settings
 from pilotlight_predictor.backends.torch import safe_load
-from pilotlight_predictor.backends.torch.cuda_graphs import SWITCH_S
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
 from pilotlight_predictor.backends.transformers_library import LOADING, check_paths, import_transformers
 from pilotlight_predictor.core.backend_table import generates_text
 from pilotlight_predictor.core.batch import merge, split
 from pilotlight_predictor.core.requests import InferRequest
-from pilotlight_predictor.core.threads import limit_switch_interval
 from pilotlight_predictor.errors import LoadFailed
 
 PICKLE = "pytorch_model.bin"
@@ -121,8 +119,6 @@ def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
             f"{folder.name}: the weights lack {', '.join(missing[:3])}, which {type(module).__name__} needs: save the "
             "model by save_pretrained, with the head it was trained with"
         )
-    if spec.device.kind == "cuda":  # the thread that launches kernels would hold the GIL for 5 ms at a time
-        limit_switch_interval(SWITCH_S)
     return module.to(torch.device(str(spec.device))).eval().requires_grad_(False)
 
 

@@ -55,7 +55,7 @@ class Guide:
 
     def pods(self, component: str = "engine") -> list[Json]:
         found = self.get("pods", "-l", f"serving.ome.io/inferenceservice={self.name},component={component}")
-        return [each for each in found["items"] if "deletionTimestamp" not in each["metadata"]]
+        return [each for each in (found or {"items": []})["items"] if "deletionTimestamp" not in each["metadata"]]
 
     def complete(self, text: str, **fields: Json) -> Reply:
         """One completion at the address of its status, through the ingress that leads there."""

@@ -16,8 +16,10 @@ from tests.cluster.bed.python_layers import LIBRARY, digest, made, python_image,
 NAME: Final = "dev.local/pilotlight/engines:1"
 CATALOGUE: Final = ROOT / "platform/pilotlight/catalogue/ome.yaml"
 ENGINES: Final = ROOT / "tests/engines"
-SGLANG: Final = "from tests.engines.sglang_engine import main\n\nmain()\n"
-VLLM: Final = "#!/usr/local/bin/python3\nfrom tests.engines.vllm_engine import main\n\nmain()\n"
+# Before the imports: the first process of a container ignores SIGTERM, and would be waited for until its grace period.
+SIGTERM: Final = "import os, signal\n\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n"
+SGLANG: Final = f"{SIGTERM}\nfrom tests.engines.sglang_engine import main\n\nmain()\n"
+VLLM: Final = f"#!/usr/local/bin/python3\n{SIGTERM}\nfrom tests.engines.vllm_engine import main\n\nmain()\n"
 
 
 def engine_image(places: Places) -> Image:

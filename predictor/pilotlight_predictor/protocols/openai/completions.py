@@ -144,9 +144,10 @@ class TextGeneration:
     def _events(self, part: ResponsePart, opened: set[int]) -> bytes:
         events = []
         for delta in self._deltas(part):
-            if delta.index not in opened:
-                opened.add(delta.index)
-                events.append(self._bodies.opening(delta.index))
+            for index in range(delta.index + 1):  # in order: clients append a choice when its first chunk comes
+                if index not in opened:
+                    opened.add(index)
+                    events.append(self._bodies.opening(index))
             if delta:
                 events.append(self._bodies.chunk(delta))
         return b"".join(events)

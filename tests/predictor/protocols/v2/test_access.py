@@ -25,7 +25,7 @@ API, ADMIN = "api-token-é", "admin-token"
 
 
 def path_of(route: Route) -> str:
-    return route.pattern.format(model="small", version=1, repository="r", name="n", region="n")
+    return route.pattern.format(model="small", version=1, repository="r", name="n", region="n", file="swagger-ui.css")
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -345,6 +345,10 @@ def _spec(
         base["automountServiceAccountToken"] = False
     elif context.component.role == "router" and router.discovers_pods(container):
         base["automountServiceAccountToken"] = True
+    if context.mode == "multi-node":
+        # An engine that starts again after it has lost a node is soon deleted with its group. As process 1 it would
+        # ignore SIGTERM while it imports, and hold its GPUs for the whole grace period.
+        base["shareProcessNamespace"] = True
     if not context.serverless:
         base["terminationGracePeriodSeconds"] = environment_variables.grace_seconds(timeout_s)
     spec = strategic_merge(base, {key: value for key, value in pod.items() if key != "containers"})

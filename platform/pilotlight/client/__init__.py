@@ -1,7 +1,7 @@
 """Clients of model servers: V2 inference with numpy arrays and OpenAI's protocol, blocking and on asyncio.
 
-They speak to services of every target through their URL, and to Triton, KServe and any other server of these protocols.
-numpy and aiohttp are imported on use.
+They call services of every target by their URL, and Triton, KServe and any other server of these protocols.
+numpy is imported on use.
 """
 
 from pilotlight.client.clients import AsyncClient, Client

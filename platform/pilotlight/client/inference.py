@@ -25,11 +25,8 @@ class InferResult(Mapping[str, "Array"]):
 
     def __init__(self, document: Mapping[str, Any], tensors: Sequence[Tensor], cold_start_s: float = 0.0) -> None:
         self._tensors = {each.name: each for each in tensors}
-        self.model_name, self.model_version = (
-            str(document.get("model_name", "")),
-            str(document.get("model_version", "")),
-        )
-        self.id = str(document.get("id", ""))
+        names = ("id", "model_name", "model_version")
+        self.id, self.model_name, self.model_version = (str(document.get(name, "")) for name in names)
         self.parameters: dict[str, Any] = dict(document.get("parameters") or {})
         self.cold_start_s = cold_start_s  # how long the call waited for the service to start
 

@@ -7,27 +7,18 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pilotlight.errors import PlatformError, TimedOut
 from pilotlight.sdk.model_folder import served_model
 from pilotlight.wire.http_client import FAILURES, HttpClient
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from pilotlight.client import InferResult
 
 PORT: Final = 8080
 POLL_S: Final = 0.01
 STOP_S: Final = 10.0
-
-
-class TestOptions(TypedDict, total=False):
-    """Options of `test`."""
-
-    name: str
-    timeout: float
 
 
 class LocalPredictor:
@@ -36,7 +27,7 @@ class LocalPredictor:
     A model that does not load, and an exception of its code, are errors with its traceback as a note.
     """
 
-    def __init__(self, served: Any, *, name: str = "model", timeout: float = 60.0) -> None:
+    def __init__(self, served: Any, name: str, timeout: float) -> None:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pilotlight-"))
             self.url, self._log = f"unix:{folder}/{PORT}", Path(folder, "log")
@@ -106,12 +97,12 @@ class LocalPredictor:
         return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
-def test(served: Any, **options: "Unpack[TestOptions]") -> LocalPredictor:
+def test(served: Any, *, name: str = "model", timeout: float = 60.0) -> LocalPredictor:  # noqa: PT028 - no test itself
     """Serve a class, function or instance as `deploy` would, without a port: `with pilotlight.test(Digits) as digits`.
 
     `name` of the model; `timeout` in seconds until it is loaded.
     """
-    return LocalPredictor(served, **options)
+    return LocalPredictor(served, name, timeout)
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's

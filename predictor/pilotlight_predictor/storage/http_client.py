@@ -10,7 +10,6 @@ import weakref
 from base64 import b64encode
 from collections.abc import Mapping
 from threading import Lock
-from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
@@ -203,9 +202,7 @@ class StreamedResponse:
     def __enter__(self) -> "StreamedResponse":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         finished = self.response.isclosed() and not self.response.will_close and error is None
         self.response.close()
         if finished:

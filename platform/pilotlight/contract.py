@@ -35,6 +35,12 @@ def is_predictor_image(image: str) -> bool:
     return re.fullmatch(_OWN_IMAGE, image) is not None
 
 
+# Datatypes of the V2 protocol by numpy's names; in a body and in raw contents they are little-endian.
+NUMPY_TYPES: Final = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
+    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
 # Variables that a supervisor sets for a predictor; its own settings use INFERENCE_*.
 ENV_SETTINGS_PREFIX: Final = "INFERENCE_"
 ENV_SERVICE: Final = "PILOTLIGHT_SERVICE"

@@ -7,14 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from pilotlight.contract import HEADER_INFERENCE_LENGTH
+from pilotlight.contract import HEADER_INFERENCE_LENGTH, NUMPY_TYPES
 from pilotlight.wire.http_client import decode_json
 
-# Datatypes by numpy's names; in a body they are little-endian.
-NUMPY_TYPES: Final = {
-    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
-    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
 SIZES: Final = {**{name: int(kind[-1]) if kind != "?" else 1 for name, kind in NUMPY_TYPES.items()}, "BF16": 2}
 MAX_HEAD: Final = 4096  # of a response whose tensors are binary: nothing that would take long to decode
 Memory = bytes | memoryview
@@ -73,13 +68,11 @@ def encode_pieces(tensors: Iterable[Tensor], fields: Mapping[str, Any]) -> tuple
     return [document, *raws], headers
 
 
-def decode_response(headers: Mapping[str, str], body: bytes) -> list[Tensor]:
-    """Return the outputs of a response, whose headers have lower-case names."""
-    return decode_document(headers, body)[1]
+def decode_response(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], list[Tensor]]:
+    """Return the JSON of a response and its outputs, which are views of `body`. `headers` have lower-case names.
 
-
-def decode_document(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return the JSON of a response and its outputs, whose memory is not copied. Raise ValueError for another body."""
+    Raise ValueError for another body.
+    """
     offset = length = int(headers.get(HEADER_INFERENCE_LENGTH, len(body)))
     outputs, memory, head = list[Tensor](), memoryview(body), body[:length]
     document = orjson.loads(head) if length < min(MAX_HEAD, len(body)) else decode_json(head)
@@ -94,6 +87,10 @@ def decode_document(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, 
     if offset > len(body):
         raise ValueError(f"the response has {len(body)} bytes, its outputs need {offset}")
     return document, outputs
+
+
+def flatten(data: Any) -> list[Any]:
+    return [item for each in data for item in flatten(each)] if isinstance(data, list) else [data]
 
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:

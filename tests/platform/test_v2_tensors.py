@@ -37,11 +37,11 @@ def test_outputs_come_from_the_memory_or_from_the_json() -> None:
         {"name": "c", "datatype": "INT8", "shape": [1], "parameters": {"binary_data_size": 1}},
     ]
     head = json.dumps({"outputs": outputs}).encode()
-    decoded = decode_response({HEADER_INFERENCE_LENGTH: str(len(head))}, head + b"\1\2\3")
+    decoded = decode_response({HEADER_INFERENCE_LENGTH: str(len(head))}, head + b"\1\2\3")[1]
     assert [(each.name, each.raw, each.data) for each in decoded] == [
         ("a", b"\1\2", None), ("b", None, [0.5]), ("c", b"\3", None),
     ]  # fmt: skip
-    assert decode_response({}, json.dumps({"outputs": outputs[1:2]}).encode())[0].data == [0.5]
+    assert decode_response({}, json.dumps({"outputs": outputs[1:2]}).encode())[1][0].data == [0.5]
 
 
 def test_elements_of_bytes_are_counted() -> None:

@@ -6,14 +6,13 @@ imported on use.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pilotlight import v2_tensors
+from pilotlight.contract import NUMPY_TYPES
 from pilotlight.errors import UsageError
-from pilotlight.v2_tensors import NUMPY_TYPES, SIZES, InputSpec
+from pilotlight.v2_tensors import SIZES, InputSpec, Tensor, encode_request, flatten, pack_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,18 +23,7 @@ NUMBERS: Final = "biuf"
 OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A value for an input: `data` for JSON, or `raw` bytes in memory layout."""
-
-    spec: InputSpec
-    shape: tuple[int, ...]
-    data: Any = None
-    raw: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     body: bytes
     headers: Mapping[str, str]
 
@@ -74,30 +62,27 @@ def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
         message = f"the values are nested unevenly; input {spec.name} has the shape {list(spec.shape)}"
         raise UsageError(message, "lists beside each other must be equally long")
     flat = flatten(value)
-    return Tensor(spec, fit_shape(spec, shape, len(flat)), data=flat)
+    return Tensor(spec.name, spec.datatype, fit_shape(spec, shape, len(flat)), data=flat)
 
 
 def text_tensor(spec: InputSpec, value: str) -> Tensor:
     if spec.datatype != "BYTES":
         raise UsageError(f"input {spec.name} takes {spec.datatype}, not text", "give numbers: --data '[1, 2, 3]'")
-    return Tensor(spec, fit_shape(spec, (), 1), data=[value])
+    return Tensor(spec.name, spec.datatype, fit_shape(spec, (), 1), data=[value])
 
 
 def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
     """Return a file as one BYTES element, or as the tensor's memory."""
     if spec.datatype == "BYTES":
-        return Tensor(spec, fit_shape(spec, (), 1), raw=v2_tensors.pack_bytes([raw]))
+        return Tensor(spec.name, spec.datatype, fit_shape(spec, (), 1), pack_bytes([raw]))
     size = SIZES.get(spec.datatype)
     if size is None or len(raw) % size:
         raise UsageError(f"{len(raw)} bytes are no whole number of {spec.datatype}, which input {spec.name} takes")
-    return Tensor(spec, fit_shape(spec, (), len(raw) // size), raw=raw)
+    return Tensor(spec.name, spec.datatype, fit_shape(spec, (), len(raw) // size), raw)
 
 
 def encode(tensors: Sequence[Tensor]) -> InferRequest:
-    inputs = (
-        v2_tensors.Tensor(each.spec.name, each.spec.datatype, each.shape, each.raw, each.data) for each in tensors
-    )
-    return InferRequest(*v2_tensors.encode_request(inputs))
+    return InferRequest(*encode_request(tensors))
 
 
 def nesting(value: Any) -> tuple[int, ...]:
@@ -113,12 +98,6 @@ def _regular(value: Any, shape: tuple[int, ...]) -> bool:
     if not shape:
         return not isinstance(value, list)
     return isinstance(value, list) and len(value) == shape[0] and all(_regular(each, shape[1:]) for each in value)
-
-
-def flatten(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        return [value]
-    return [item for each in value for item in flatten(each)]
 
 
 def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -151,7 +130,7 @@ def npy_tensor(spec: InputSpec, path: Path) -> Tensor:
         raise UsageError(f"{path} is no array that numpy.save wrote: {error}") from None
     kind = array.dtype.kind
     if kind == "U" and spec.datatype == "BYTES":
-        return Tensor(spec, fit_shape(spec, array.shape, array.size), data=array.ravel().tolist())
+        return Tensor(spec.name, spec.datatype, fit_shape(spec, array.shape, array.size), data=array.ravel().tolist())
     if kind not in NUMBERS:
         raise UsageError(f"{path} holds {OTHERS.get(kind, array.dtype)}, input {spec.name} takes {spec.datatype}")
     return _tensor(spec, array)
@@ -161,7 +140,7 @@ def _tensor(spec: InputSpec, array: "np.ndarray[Any, Any]") -> Tensor:
     if spec.datatype not in NUMPY_TYPES:
         raise UsageError(f"input {spec.name} takes {spec.datatype}, which an array of numbers cannot be")
     raw = array.astype(NUMPY_TYPES[spec.datatype]).tobytes()
-    return Tensor(spec, fit_shape(spec, array.shape, array.size), raw=raw)
+    return Tensor(spec.name, spec.datatype, fit_shape(spec, array.shape, array.size), raw)
 
 
 def image_tensor(spec: InputSpec, path: Path) -> Tensor:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pilotlight.client.errors import ConnectionFailed, DeadlineExceeded, InvalidInput, ResponseError
 from pilotlight.client.session import Call, Operation, Reply, Session, document_of, response_error
 from pilotlight.client.tensors import array_of, tensors_of
-from pilotlight.v2_tensors import InputSpec, Tensor, decode_document, encode_pieces, inputs_of
+from pilotlight.v2_tensors import InputSpec, Tensor, decode_response, encode_pieces, inputs_of
 from pilotlight.wire.http_client import decode_json
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _result(reply: Reply, name: str, call: Call) -> InferResult:
     if reply.status != 200:
         raise response_error(reply, f"model '{name}'")
     try:
-        document, tensors = decode_document(reply.headers, reply.body)
+        document, tensors = decode_response(reply.headers, reply.body)
     except ValueError as error:
         raise ResponseError(f"model '{name}': {error}", reply.status, str(error)) from None
     return InferResult(document, tensors, call.cold_start_s)

@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.client.errors import InvalidInput
-from pilotlight.v2_tensors import NUMPY_TYPES, InputSpec, Memory, Tensor, pack_bytes, unpack_bytes
+from pilotlight.contract import NUMPY_TYPES
+from pilotlight.v2_tensors import InputSpec, Memory, Tensor, flatten, pack_bytes, unpack_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +161,7 @@ def array_of(tensor: Tensor) -> "Array":
 
     raw, shape = tensor.raw, tuple(tensor.shape)
     if tensor.datatype == BYTES:
-        elements = unpack_bytes(raw) if raw is not None else [each.encode() for each in _flat(tensor.data)]
+        elements = unpack_bytes(raw) if raw is not None else [each.encode() for each in flatten(tensor.data)]
         array = np.empty(len(elements), object)
         array[:] = elements
     elif raw is None:
@@ -170,7 +171,3 @@ def array_of(tensor: Tensor) -> "Array":
     else:
         array = np.frombuffer(raw, NUMPY_TYPES[tensor.datatype])
     return array.reshape(shape)
-
-
-def _flat(data: Any) -> list[Any]:
-    return [item for each in data for item in _flat(each)] if isinstance(data, list) else [data]

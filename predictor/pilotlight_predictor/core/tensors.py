@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from pilotlight import contract
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.errors import BadRequest
 
@@ -20,20 +21,7 @@ Shape = tuple[int, ...]
 element_count: Final[Callable[[Iterable[int]], int]] = prod
 
 NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "BF16": np.dtype("<u2"),
-    "BYTES": np.dtype(object),
+    name: np.dtype(kind) for name, kind in {**contract.NUMPY_TYPES, "BF16": "<u2", "BYTES": "O"}.items()
 }
 DATATYPES: Final = frozenset(NUMPY_TYPES)
 FROM_NUMPY: Final[dict[np.dtype[Any], str]] = {

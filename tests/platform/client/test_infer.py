@@ -12,8 +12,8 @@ from tests.platform.client.scripted_server import METADATA, RESULT, reply, scrip
 from tests.serving import RunningServer
 
 from pilotlight.client import Client, InvalidInput, ResponseError
+from pilotlight.contract import NUMPY_TYPES
 from pilotlight.errors import UsageError
-from pilotlight.v2_tensors import NUMPY_TYPES
 
 RNG = np.random.default_rng(0)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.v2_tensors import InputSpec, inputs_of
+from pilotlight.v2_tensors import InputSpec, flatten, inputs_of
 from pilotlight.wire.http_client import HttpReply
 from platformctl import output, targets
 from platformctl.services import infer_request
@@ -173,5 +173,5 @@ def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) ->
 
 def format_values(data: list[Any]) -> str:
     """Return the first values, floats with six significant digits."""
-    shown = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in infer_request.flatten(data)]
+    shown = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in flatten(data)]
     return " ".join(shown[:SHOWN]) + (f" … ({len(shown)} in all)" if len(shown) > SHOWN else "")

@@ -14,10 +14,10 @@ from pilotlight.microservices.inference.client import InferenceFailed, call
 from pilotlight.microservices.media import Limits, Media
 from pilotlight.microservices.media.images import pixels
 from pilotlight.microservices.media.limits import refused_as
-from pilotlight.microservices.media.tensors import Input, tensor
+from pilotlight.microservices.media.tensors import tensor
 from pilotlight.microservices.media.videos import frames
 from pilotlight.microservices.registry.model_kinds import Schema
-from pilotlight.v2_tensors import Tensor, decode_response, encode_request, pack_bytes
+from pilotlight.v2_tensors import InputSpec, Tensor, decode_response, encode_request, pack_bytes
 from pilotlight.wire.http_client import decode_json
 
 Array = np.ndarray[Any, Any]
@@ -125,7 +125,7 @@ class ImageModel:
             message = f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one"
             raise InferenceFailed(message, 400)
         shape = tuple(int(each) for each in needed[0]["shape"])
-        self._input = Input(needed[0]["name"], needed[0]["datatype"], shape)
+        self._input = InputSpec(needed[0]["name"], needed[0]["datatype"], shape)
 
     def predict(self, media: Sequence[Media], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return one prediction for each medium; a video's has one for each frame."""
@@ -155,4 +155,4 @@ class ImageModel:
         sent = Tensor(self._input.name, self._input.datatype, array.shape, raw)
         body, headers = encode_request([sent], binary_data_output=True)
         response = call(self._url, "POST", self._path + "/infer", body, self._timeout, headers)
-        return {each.name: array_of(each) for each in decode_response(response.headers, response.body)}
+        return {each.name: array_of(each) for each in decode_response(response.headers, response.body)[1]}

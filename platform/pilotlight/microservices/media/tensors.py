@@ -5,20 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from pilotlight.contract import NUMPY_TYPES
 from pilotlight.errors import UsageError
 from pilotlight.microservices.registry.model_kinds import Preparation
-from pilotlight.v2_tensors import NUMPY_TYPES
+from pilotlight.v2_tensors import InputSpec
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class Input(Struct, frozen=True):
-    """Input tensor of a model, from V2 metadata."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
 
 
 class Layout(Struct, frozen=True):
@@ -31,7 +24,7 @@ class Layout(Struct, frozen=True):
     width: int
 
 
-def layout(of: Input, prepare: Preparation) -> Layout:
+def layout(of: InputSpec, prepare: Preparation) -> Layout:
     """Derive the layout: [batch,] channels, height, width or [batch,] height, width, channels."""
     inner = of.shape[-3:]
     first = len(inner) == 3 and inner[0] in {1, 3}
@@ -45,7 +38,7 @@ def layout(of: Input, prepare: Preparation) -> Layout:
     return Layout(len(of.shape) == 4, first, channels, high if high > 0 else height, wide if wide > 0 else width)
 
 
-def tensor(images: "Sequence[np.ndarray[Any, Any]]", of: Input, prepare: Preparation) -> "np.ndarray[Any, Any]":
+def tensor(images: "Sequence[np.ndarray[Any, Any]]", of: InputSpec, prepare: Preparation) -> "np.ndarray[Any, Any]":
     """Return all images in one tensor; with a dynamic size they must be of one size."""
     import numpy as np
 

@@ -5,8 +5,9 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.inference.picture_models import predictions
-from pilotlight.microservices.media.tensors import Input, tensor
+from pilotlight.microservices.media.tensors import tensor
 from pilotlight.microservices.registry.model_kinds import Preparation, schema
+from pilotlight.v2_tensors import InputSpec
 
 RED = np.zeros((2, 4, 3), dtype="u1") + np.array([255, 0, 51], dtype="u1")
 
@@ -17,28 +18,28 @@ RED = np.zeros((2, 4, 3), dtype="u1") + np.array([255, 0, 51], dtype="u1")
      ((-1, 3, -1, -1), (1, 3, 2, 4)), ((-1, 1, 8, 6), (1, 1, 8, 6))],
 )  # fmt: skip
 def test_a_picture_takes_the_models_shape(shape: tuple[int, ...], made: tuple[int, ...]) -> None:
-    assert tensor([RED], Input("x", "FP32", shape), Preparation()).shape == made
+    assert tensor([RED], InputSpec("x", "FP32", shape), Preparation()).shape == made
 
 
 def test_numbers_are_scaled_and_normalised_channel_by_channel() -> None:
-    found = tensor([RED], Input("x", "FP32", (1, 3, 2, 4)), Preparation(mean=(0.5, 0, 0.1), std=(0.5, 1, 0.1)))
+    found = tensor([RED], InputSpec("x", "FP32", (1, 3, 2, 4)), Preparation(mean=(0.5, 0, 0.1), std=(0.5, 1, 0.1)))
     assert found.dtype == np.float32
     assert np.allclose(found[0, :, 0, 0], [1.0, 0.0, 1.0])
-    bytes_ = tensor([RED], Input("x", "UINT8", (1, 2, 4, 3)), Preparation())
+    bytes_ = tensor([RED], InputSpec("x", "UINT8", (1, 2, 4, 3)), Preparation())
     assert (bytes_[0] == RED).all()
 
 
 def test_what_is_no_picture_is_refused_with_the_way_out() -> None:
     for shape in ((4,), (1, 4, 5, 7), (1, 2)):
         with pytest.raises(UsageError, match="which is no picture"):
-            tensor([RED], Input("x", "FP32", shape), Preparation())
+            tensor([RED], InputSpec("x", "FP32", shape), Preparation())
 
 
 def test_pictures_of_different_sizes_go_together_only_where_the_model_resizes_them() -> None:
     other = np.zeros((3, 3, 3), dtype="u1")
-    assert tensor([RED, other], Input("x", "FP32", (-1, 3, 8, 8)), Preparation()).shape == (2, 3, 8, 8)
+    assert tensor([RED, other], InputSpec("x", "FP32", (-1, 3, 8, 8)), Preparation()).shape == (2, 3, 8, 8)
     with pytest.raises(UsageError, match="batch_size 1"):
-        tensor([RED, other], Input("x", "FP32", (-1, 3, -1, -1)), Preparation())
+        tensor([RED, other], InputSpec("x", "FP32", (-1, 3, -1, -1)), Preparation())
 
 
 def test_classes_are_named_sorted_and_cut_at_the_threshold() -> None:

@@ -33,10 +33,6 @@ class LogCursor:
     position: int = 0
     rest: bytes = b""
 
-    def skip_to_last(self, count: int) -> None:
-        """Move before the last `count` lines; negative: to the beginning."""
-        self.position = tail_offset(self.path, count)
-
     def lines(self, ended: bool) -> list[str]:
         """Return new lines; a file truncated by rotation is read from its beginning."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
@@ -84,9 +80,7 @@ async def _read(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) -> 
     while more:
         for name, path in _files(find, query):
             if name not in cursors:
-                cursors[name] = LogCursor(path)
-                if first:
-                    cursors[name].skip_to_last(query.tail)
+                cursors[name] = LogCursor(path, tail_offset(path, query.tail) if first else 0)
         first = False
         batch = [LogLine(name, line) for name, log in cursors.items() for line in log.lines(ended=False)]
         yield batch

@@ -190,13 +190,10 @@ class CachedCluster(Cluster):
             self.cache.discard(known)
 
     def _written(self, response: KubeResponse) -> KubeResponse:
-        if _kind(response.document) in self.cached and _is_held(response.document):
+        kind, labels = _kind(response.document), kinds.labels(response.document)
+        if kind in self.cached and (kind not in LABELLED or names.LABEL_SERVICE in labels):
             self.cache.put(response.document)
         return response
-
-
-def _is_held(document: Document) -> bool:
-    return _kind(document) not in LABELLED or names.LABEL_SERVICE in kinds.labels(document)
 
 
 def _kind(document: Document) -> Kind:

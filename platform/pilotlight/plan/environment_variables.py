@@ -55,10 +55,6 @@ def access(context: PlanContext) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def revision_variable(revision: str) -> dict[str, str]:
-    return {"name": contract.ENV_REVISION, "value": revision}
-
-
 def settings(context: PlanContext, timeout_s: int) -> list[dict[str, str]]:
     """Return the settings of our predictor; none for other servers."""
     if not context.choice.is_pilotlight or context.choice.gateway:

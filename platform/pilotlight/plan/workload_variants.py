@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pilotlight.contract import ENV_REVISION
 from pilotlight.k8s import names
 from pilotlight.plan import document_annotations, environment_variables, model_pins, traffic
 from pilotlight.plan.component_context import PlanContext
@@ -89,7 +90,7 @@ def _with_revision(context: PlanContext, template: PodTemplate, revision: str) -
     if context.serverless:
         return template.template
     main = spec["containers"][0]
-    main = {**main, "env": [*main.get("env", ()), environment_variables.revision_variable(revision)]}
+    main = {**main, "env": [*main.get("env", ()), {"name": ENV_REVISION, "value": revision}]}
     return {**template.template, "spec": {**spec, "containers": [main, *spec["containers"][1:]]}}
 
 

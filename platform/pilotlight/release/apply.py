@@ -31,11 +31,6 @@ MAX_ATTEMPTS: Final = 5
 BACKOFF_S: Final = 0.2
 
 
-def with_absolute_paths(service: "Service") -> Any:
-    """Return the document's `spec` with absolute paths: the stored text leaves its folder."""
-    return _resolve_paths(service.document.get("spec", {}), "spec", service)
-
-
 def check_paths_reachable(services: "Sequence[Service]", target: "Target | None") -> None:
     """Raise UsageError for relative paths unless the target is this machine's: pods cannot read its files."""
     if target is not None and not target.embedded:
@@ -287,7 +282,8 @@ def _without_overrides(manifest: "Manifest") -> "Manifest":
 
 def document_text(service: "Service", capabilities: "Capabilities") -> str:
     """Return the document as planned, self-contained."""
-    written = {**service.document, "spec": with_absolute_paths(service)}
+    spec = _resolve_paths(service.document.get("spec", {}), "spec", service)  # the text leaves its folder
+    written = {**service.document, "spec": spec}
     metadata = {**written.get("metadata", {}), "namespace": service.namespace}
     annotations = dict(metadata.pop("annotations", None) or {})
     annotations.pop(PLANNED_WITH, None)

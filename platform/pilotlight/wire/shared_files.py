@@ -12,17 +12,13 @@ def try_lock(path: Path, *, wait: bool = False) -> IO[bytes] | None:
 
     `wait` until that releases it. Raise OSError if the file cannot be opened, or is a link.
     """
-    file = open(path, "ab", opener=_open_own)  # noqa: SIM115 - the caller closes it
+    file = open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600))  # noqa: SIM115 - the caller closes it
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         return None
     return file
-
-
-def _open_own(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, mode=0o600)
 
 
 def is_locked(path: Path) -> bool:

@@ -56,7 +56,8 @@ def load_version(
 ) -> LoadedVersion:
     """Load a version. `config`: that of the repository or an override, if any; the result's is complete."""
     phases: dict[str, float] = {}
-    declared = _with_parameters(config or ModelConfig(name=source.name), settings)
+    declared = config or ModelConfig(name=source.name)
+    declared = replace(declared, parameters={**settings.model.parameters, **declared.parameters})
     if declared.sequence_batching is not None:
         check_sequences_can_be_served(declared, settings.server.workers)
     if declared.ensemble:
@@ -91,11 +92,6 @@ def load_version(
         discard(instances)
         raise
     return LoadedVersion(completed, version, instances, labels, phases, *warmup)
-
-
-def _with_parameters(config: ModelConfig, settings: Settings) -> ModelConfig:
-    """Add the parameters of --model-parameter that the configuration does not set."""
-    return replace(config, parameters={**settings.model.parameters, **config.parameters})
 
 
 def _load_ensemble(source: ModelSource, version: int, config: ModelConfig, settings: Settings) -> LoadedVersion:

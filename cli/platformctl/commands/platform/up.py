@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -79,7 +79,8 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
     if options["forget"] and (kept := forget_state()):
         output.note(f"starting with nothing deployed; what was there is kept in {kept}")
     if foreground:
-        become_control_process(typed)
+        # This process becomes the control process, so that signals and the exit code are its own.
+        os.execv(sys.executable, command(home(), [*typed, "--foreground"]))  # noqa: S606 - itself, no shell
     target = targets.local(start=True, flags=typed)
     address = target.address
     document = {
@@ -100,11 +101,6 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
         for line in prometheus_lines(address.prometheus):
             output.note(line)
     output.data(document, [str(document["gateway"])])
-
-
-def become_control_process(typed: list[str]) -> NoReturn:
-    """Replace this process with the control process, so that signals and the exit code are its own."""
-    os.execv(sys.executable, command(home(), [*typed, "--foreground"]))  # noqa: S606 - itself, no shell
 
 
 def check_https(options: dict[str, Any], stored: Mapping[str, str]) -> None:

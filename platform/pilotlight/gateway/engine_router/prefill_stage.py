@@ -66,7 +66,8 @@ class PrefillStage:
         """Whether the request has a prefill half that is not started yet."""
         if request in self._halves:
             return False
-        return self._protocol is None or (request.method == "POST" and _may_be_json(request))
+        content_type = request.prepared.head.headers.get("content-type") or "json"  # an engine may take none for JSON
+        return self._protocol is None or (request.method == "POST" and "json" in content_type.lower())
 
     def start(self, request: ProxiedRequest) -> None:
         half = self._halves[request] = PrefillHalf()
@@ -162,11 +163,6 @@ class PrefillStage:
             head = with_headers(request.prepared.upstream_head, {"Content-Length": str(len(text))}, FRAMING)
             request.rewrite(head, text)
             self._submit(request)
-
-
-def _may_be_json(request: ProxiedRequest) -> bool:
-    """Whether an engine may read the body as JSON: of that type, or of none."""
-    return "json" in (request.prepared.head.headers.get("content-type") or "json").lower()
 
 
 def _without_reserved(body: Object) -> Object:

@@ -114,6 +114,9 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     assert (refused.code, refused.out) == (2, "")
     assert "wine.pkl is a pickle, which runs code of its author" in refused.err
     assert "platformctl deploy wine.pkl --trust-pickle" in refused.err
+    canary = call("canary", "start", "wine", "wine.pkl")
+    assert (canary.code, canary.out) == (2, "")
+    assert "platformctl canary start wine wine.pkl --trust-pickle" in canary.err
     assert call("deploy", "wine.pkl", "--trust-pickle", "--save", "wine.yaml", "--dry-run").code == 0
     (variable,) = yaml.safe_load((folder / "wine.yaml").read_text())["spec"]["predictor"]["model"]["env"]
     digest = hashlib.sha256((folder / "wine.pkl").read_bytes()).hexdigest()

@@ -42,7 +42,9 @@ def refuse_without_model(model_options: ModelOptions, command: str) -> None:
             raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", "a document says it itself")
 
 
-def with_document(word: str, document_options: DocumentOptions, model_options: ModelOptions) -> DocumentOptions:
+def with_document(
+    word: str, document_options: DocumentOptions, model_options: ModelOptions, command: str = "deploy"
+) -> DocumentOptions:
     """Return the options with the document of a model, which --save writes to a file."""
     target, file = document_options.target or targets.LOCAL, model_options.save or "-"
     if file != "-" and os.path.exists(file):
@@ -53,7 +55,7 @@ def with_document(word: str, document_options: DocumentOptions, model_options: M
     output.note(f"{word}: {model.phrase}")
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
     if "://" not in word and (warning := model_argument.pickle_warning(model)):
-        line = f"platformctl deploy {shlex.quote(word)} --trust-pickle"
+        line = f"platformctl {command} {shlex.quote(word)} --trust-pickle"
         raise UsageError(
             warning, f"if you trust it: {line}; else save it in another format, such as skops, safetensors or ONNX"
         )

@@ -94,7 +94,8 @@ def _with_model(
         return document_options
     namespace, name = targets.service_key(words[0], document_options.namespace)
     document_options = replace(document_options, namespace=namespace)
-    return model_document.with_document(words[1], document_options, replace(model_options, name=name))
+    model_options = replace(model_options, name=name)
+    return model_document.with_document(words[1], document_options, model_options, f"canary start {words[0]}")
 
 
 def _request_from_canary(document_options: options.DocumentOptions, target: "Target") -> apply.ReleaseRequest:

@@ -2,7 +2,7 @@
 
 InvalidInput           UsageError, ValueError  refused before anything was sent: names, datatypes, shapes, arguments
 ConnectionFailed       ConnectionError         no connection, or it ended without a response
-ResponseError                                  the server's error, with its `status` and sentence
+ResponseError                                  the server's error, with its `status` and message
 DeadlineExceeded       TimedOut, TimeoutError  no whole response by the deadline of the call; `waited_s` is how long
 └── ColdStartTimeout                           the same, while the service was starting
 """
@@ -19,7 +19,7 @@ class ConnectionFailed(PlatformError, ConnectionError):
 
 
 class ResponseError(PlatformError):
-    """`status` is the HTTP status, 0 for an error within a stream; `reason` the server's own sentence."""
+    """`status` is the HTTP status, 0 for an error within a stream; `reason` the server's own message."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)

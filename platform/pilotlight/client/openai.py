@@ -80,7 +80,7 @@ class CompletionStream:
     def end(self) -> None:
         """Raise ResponseError if the chunks ended before the stream did."""
         if not self.complete:
-            raise ResponseError("the stream ended before its end was announced", 0, "no [DONE]")
+            raise ResponseError("the stream ended without [DONE], so the text may be incomplete", 0, "no [DONE]")
 
 
 def chat(

@@ -134,7 +134,7 @@ class Call:
                     raise self.failure(error) from None
                 pause = FIRST_PAUSE_S * 2**failures * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients, no secret
             else:
-                reply = _unpacked(reply)
+                reply = _decompressed(reply)
                 if reply.status not in BUSY or "retry-after" not in reply.headers or failures >= self._session.retries:
                     self._count_cold_start(reply)
                     return reply
@@ -142,13 +142,13 @@ class Call:
                 failures -= bool(self._starting)  # a start is waited for until the deadline
             failures += 1
             if pause >= self._left():
-                raise self._late()
+                raise self._deadline_exceeded()
             yield Pause(pause)
 
     def failure(self, error: Exception) -> PlatformError:
         """Return the error of a call that a transport ended with TimeoutError, NotSent or Lost."""
         if isinstance(error, TimeoutError):
-            return self._late()
+            return self._deadline_exceeded()
         doubt = "; the request may have been executed, so it was not repeated" if isinstance(error, Lost) else ""
         return ConnectionFailed(f"{self._session.url}: {error}{doubt}")
 
@@ -170,13 +170,13 @@ class Call:
 
     def _busy(self, reply: Reply) -> float:
         """Return the pause that the server demands, and remember its words if it is starting."""
-        words = sentence(reply)
+        words = error_message(reply)
         starts = reply.status == 202 or HEADER_COLD_START in reply.headers or any(each in words for each in STARTING)
         self._starting = words if starts else ""
         after = reply.headers["retry-after"]
         return min(float(after), MAX_PAUSE_S) if after.isdigit() else 1.0
 
-    def _late(self) -> DeadlineExceeded:
+    def _deadline_exceeded(self) -> DeadlineExceeded:
         waited, url = self._clock() - self.began, self._session.url
         if self._starting:
             text = f"{url}: still starting after {waited:.1f} s, the deadline of this call ({self._starting})"
@@ -184,7 +184,7 @@ class Call:
         return DeadlineExceeded(f"{url}: no response within {waited:.1f} s, the deadline of this call", waited)
 
 
-def _unpacked(reply: Reply) -> Reply:
+def _decompressed(reply: Reply) -> Reply:
     if reply.headers.get("content-encoding") == "gzip" and reply.chunks is None:
         return reply._replace(body=gzip.decompress(reply.body))
     return reply
@@ -198,16 +198,16 @@ def document_of(reply: Reply, subject: str, hint: str = "") -> dict[str, Any]:
         document = decode_json(reply.body)
         if isinstance(document, dict):
             return document
-    raise ResponseError(f"{subject}: the response is no JSON object", 200, sentence(reply))
+    raise ResponseError(f"{subject}: the response is no JSON object", 200, error_message(reply))
 
 
 def response_error(reply: Reply, subject: str, hint: str = "") -> ResponseError:
-    words, fix = sentence(reply), "pass the service's token as token=" if reply.status == 401 else hint
+    words, fix = error_message(reply), "pass the service's token as token=" if reply.status == 401 else hint
     message = f"{subject}: the server answered {reply.status}: {words}{fix and f'; {fix}'}"
     return ResponseError(message, reply.status, words)
 
 
-def sentence(reply: Reply) -> str:
+def error_message(reply: Reply) -> str:
     """Return the error of a body in the forms of V2, OpenAI and FastAPI, else the body's beginning."""
     try:
         document = json.loads(reply.body)

@@ -39,7 +39,7 @@ class LocalPredictor:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603
             stack.callback(self._stop)
-            self._wait_ready(time.monotonic() + timeout)
+            self._wait_ready(timeout)
             from pilotlight.client import Client
 
             self.client = stack.enter_context(Client(self.url))
@@ -72,14 +72,16 @@ class LocalPredictor:
             self._process.kill()
             self._process.wait()
 
-    def _wait_ready(self, deadline: float) -> None:
+    def _wait_ready(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         with HttpClient(self.url, 1.0) as client:
             while self._process.poll() is None:
                 with suppress(*FAILURES):
                     if client.request("GET", "/v2/health/ready").status == 200:
                         return
                 if time.monotonic() > deadline:
-                    raise TimedOut(f"the model did not load in time: {self._log.read_text(errors='replace')[-2000:]}")
+                    log = self._log.read_text(errors="replace")[-2000:]
+                    raise TimedOut(f"the model did not load within {timeout:g} s, a longer timeout= may help: {log}")
                 time.sleep(POLL_S)
         reasons = [str(line.get("message")) for line in self._lines() if line.get("level") == "ERROR"]
         raise self._with_traceback(PlatformError((reasons or [self._log.read_text(errors="replace")])[-1]))

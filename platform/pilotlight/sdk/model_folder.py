@@ -61,7 +61,8 @@ def _write(served: Any, options: ModelOptions, folder: Path) -> Path:
     links = {Path(file).name: Path(file).absolute() for file in options.files}
     for name, path in links.items():
         if not path.exists() or name in texts:
-            raise UsageError(f"files: {path} {'is written itself' if name in texts else 'does not exist'}")
+            problem = f"would replace the model's own {name}; rename it" if name in texts else "does not exist"
+            raise UsageError(f"files: {path} {problem}")
     digest = hashlib.sha256(repr((sorted(texts.items()), sorted(links.items()))).encode()).hexdigest()[:16]
     written = folder / digest
     if not written.exists():

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 import msgspec
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pilotlight.client import AsyncClient, Client
 
-What: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any] | object"
+Deployable: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any] | object"
 NEGATED: Final = {"wait": "--no-wait", "auto_promote": "--manual"}
 SERVING: Final = ("Ready", "Standby", "Parked")  # at zero too: the next request starts a replica
 
@@ -60,7 +60,7 @@ class Service(ServiceStatus, frozen=True):
         return f"<Service {self.namespace}/{self.name}: {self.phase}; {shares or 'no traffic'}; {self.url}>"
 
 
-class Common(TypedDict, total=False):
+class CommonOptions(TypedDict, total=False):
     """Options of every verb. `progress` gets each line that the command would print on stderr."""
 
     target: str
@@ -68,14 +68,14 @@ class Common(TypedDict, total=False):
     progress: Callable[[str], None]
 
 
-class Waiting(Common, total=False):
+class WaitOptions(CommonOptions, total=False):
     """Options of verbs that wait until it is done; `timeout` in seconds."""
 
     wait: bool
     timeout: float
 
 
-class Deploying(Waiting, total=False):
+class DeployOptions(WaitOptions, total=False):
     """Options of `deploy` and `canary`; `sets` are values by path: {"spec.predictor.maxReplicas": 5}."""
 
     min_replicas: int
@@ -85,7 +85,7 @@ class Deploying(Waiting, total=False):
     target_option: Sequence[str]
 
 
-class Judging(Deploying, total=False):
+class CanaryOptions(DeployOptions, total=False):
     """Options of `canary`: those of `platformctl canary start`, docs/canary.md. `steps` may be a list."""
 
     percent: int
@@ -106,17 +106,17 @@ class Judging(Deploying, total=False):
     auto_promote: bool
 
 
-def deploy(what: What, *, name: str | None = None, **options: "Unpack[Deploying]") -> Service:
+def deploy(what: Deployable, *, name: str | None = None, **options: "Unpack[DeployOptions]") -> Service:
     """Deploy a model or documents and return the service; of several documents the first, or that called `name`.
 
     `what` is a path or URI of a model, a file of documents, an InferenceService as a dict, the name of a deployed
     service, or a class, function or instance (see `model`). Starts the local platform if none runs.
     """
     words, stdin, own = _argument(what, name)
-    return _one(_call("deploy", words, {**own, **options}, stdin))
+    return _service(_call("deploy", words, {**own, **options}, stdin))
 
 
-def canary(name: str, what: What, **options: "Unpack[Judging]") -> Service:
+def canary(name: str, what: Deployable, **options: "Unpack[CanaryOptions]") -> Service:
     """Start a canary of the service with another model or document; wait until it is promoted.
 
     With `percent` nothing judges it: it keeps that share until `promote` or `abort`. Raise RolledBack if it fails.
@@ -127,49 +127,49 @@ def canary(name: str, what: What, **options: "Unpack[Judging]") -> Service:
     words, stdin, own = _argument(what, name)
     if own.pop("name", None):
         words = [name, *words]
-    return _one(_call("canary start", words, {**own, **options}, stdin))
+    return _service(_call("canary start", words, {**own, **options}, stdin))
 
 
-def promote(name: str, *, full: bool = False, **options: "Unpack[Waiting]") -> Service:
+def promote(name: str, *, full: bool = False, **options: "Unpack[WaitOptions]") -> Service:
     """Give a canary the requests of its next step; all of them with `full`, or where nothing judges it."""
-    return _one(_call("canary promote", [name], {"full": full or None, **options}))
+    return _service(_call("canary promote", [name], {"full": full or None, **options}))
 
 
-def abort(name: str, **options: "Unpack[Waiting]") -> Service:
+def abort(name: str, **options: "Unpack[WaitOptions]") -> Service:
     """Give all requests back to the revision before the canary."""
-    return _one(_call("canary abort", [name], {**options}))
+    return _service(_call("canary abort", [name], {**options}))
 
 
-def rollback(name: str, *, to: str = "", **options: "Unpack[Waiting]") -> Service:
+def rollback(name: str, *, to: str = "", **options: "Unpack[WaitOptions]") -> Service:
     """Deploy an earlier release again: the one before, or a revision or generation."""
-    return _one(_call("rollback", [name], {"to": to or None, **options}))
+    return _service(_call("rollback", [name], {"to": to or None, **options}))
 
 
-def status(name: str, **options: "Unpack[Common]") -> Service:
+def status(name: str, **options: "Unpack[CommonOptions]") -> Service:
     """Return the state of a service. Raise NotFound if there is none of that name."""
-    return _one(_call("status", [name], {**options}))
+    return _service(_call("status", [name], {**options}))
 
 
-def services(**options: "Unpack[Common]") -> list[Service]:
+def services(**options: "Unpack[CommonOptions]") -> list[Service]:
     """Return all services, or those of `namespace`; none if the local platform is down."""
     return _services(_call("list", [], {**options}) or {"services": []})
 
 
 def scale(
     name: str, *, min: int | None = None, max: int | None = None, to: int | None = None,  # noqa: A002 - as the command
-    reset: bool = False, **options: "Unpack[Waiting]",
+    reset: bool = False, **options: "Unpack[WaitOptions]",
 ) -> Service:  # fmt: skip
     """Set how many replicas may run, over what the document says; `reset` removes that."""
-    return _one(_call("scale", [name], {"min": min, "max": max, "to": to, "reset": reset or None, **options}))
+    return _service(_call("scale", [name], {"min": min, "max": max, "to": to, "reset": reset or None, **options}))
 
 
-def traffic(name: str, shares: Mapping[str, int] | None = None, **options: "Unpack[Waiting]") -> Service:
+def traffic(name: str, shares: Mapping[str, int] | None = None, **options: "Unpack[WaitOptions]") -> Service:
     """Set percent of the requests by revision ("latest" is the newest); None: as the document says again."""
     words = [name, ",".join(f"{revision}={percent}" for revision, percent in (shares or {}).items())]
-    return _one(_call("traffic", words if shares else [name], {"reset": shares is None or None, **options}))
+    return _service(_call("traffic", words if shares else [name], {"reset": shares is None or None, **options}))
 
 
-def delete(name: str, *, missing_ok: bool = False, **options: "Unpack[Waiting]") -> None:
+def delete(name: str, *, missing_ok: bool = False, **options: "Unpack[WaitOptions]") -> None:
     """Delete a service with its revisions and history."""
     _call("delete", [name], {"ignore_not_found": missing_ok or None, **options})
 
@@ -240,11 +240,10 @@ def _flags(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _services(document: Any) -> list[Service]:
-    documents = cast("list[Any]", document.get("services", [document]))
-    return [msgspec.convert(each, Service) for each in documents]
+    return msgspec.convert(document.get("services", [document]), list[Service])
 
 
-def _one(document: Any) -> Service:
+def _service(document: Any) -> Service:
     return _services(document)[0]
 
 

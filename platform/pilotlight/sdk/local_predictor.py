@@ -9,8 +9,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pilotlight.errors import PlatformError, TimedOut
-from pilotlight.sdk.model_folder import served_model
+from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.sdk.model_folder import served_model, with_hint
 from pilotlight.wire.http_client import FAILURES, HttpClient
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ class LocalPredictor:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pilotlight-"))
             self.url, self._log = f"unix:{folder}/{PORT}", Path(folder, "log")
-            model = served_model(served, Path(folder, "sources"))
+            try:
+                model = served_model(served, Path(folder, "sources"))
+            except UsageError as error:
+                raise with_hint(error) from None
             command = [sys.executable, "-m", "pilotlight_predictor", "--http-address", f"unix:{folder}"]
             command += ["--http-port", str(PORT), "--grpc-port=-1", "--metrics-port=-1", "--log-format=json"]
             command += ["--model-path", str(model.path), "--model-name", name]

@@ -14,15 +14,12 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, NamedTuple
 
-from pilotlight.errors import UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.sdk.model import ModelOptions, options_of
 from pilotlight.sdk.model_source import module_source
 
 KEPT: Final = 32  # folders; a deploy has taken its snapshot of one, so that an old one is not needed
-IN_FILES: Final = {
-    "requirements": "write requirements.txt beside it", "files": "put them beside it",
-    "inputs": "write INPUTS = {…} in it", "outputs": "write OUTPUTS = {…} in it",
-}  # fmt: skip
+BESIDE_A_FILE: Final = {"requirements": "write requirements.txt beside it", "files": "put them beside it"}
 
 
 class ServedModel(NamedTuple):
@@ -45,10 +42,20 @@ def served_model(served: Any, folder: Path) -> ServedModel:
     options = options_of(served)
     if kind.__module__ == "__main__" or "." in kind.__qualname__ or is_instance or not file:
         return ServedModel(_write(served, options, folder), kind.__name__)
-    for option, fix in IN_FILES.items():
+    for option, fix in BESIDE_A_FILE.items():
         if getattr(options, option):
-            raise UsageError(f"model {kind.__name__!r} is served from {file}, so {option} must be there too", fix)
+            problem = (
+                f"model {kind.__name__!r} is served from {file}, where {option} of @pilotlight.model have no effect"
+            )
+            raise UsageError(problem, f"{fix}, and leave the option out")
     return ServedModel(Path(file), kind.__name__)
+
+
+def with_hint(error: PlatformError) -> PlatformError:
+    """Add the hint of an error as a note, which a traceback shows."""
+    if error.hint:
+        error.add_note(error.hint)
+    return error
 
 
 def _write(served: Any, options: ModelOptions, folder: Path) -> Path:

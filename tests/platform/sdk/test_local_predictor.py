@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.platform.sdk.served_models import Shift, Unfit, negated
+from tests.platform.sdk.served_models import Doubled, Shift, Unfit, negated
 
 import pilotlight
 from pilotlight.client import ResponseError
@@ -69,8 +69,16 @@ def test_a_model_that_does_not_load_says_why() -> None:
 
 
 def test_options_that_belong_beside_a_file_are_refused() -> None:
-    with pytest.raises(pilotlight.UsageError, match=r"is served from .*served_models.py, so requirements"):
+    with pytest.raises(pilotlight.UsageError, match=r"is served from .*served_models.py, where requirements") as raised:
         pilotlight.test(Unfit)
+    assert raised.value.__notes__ == ["write requirements.txt beside it, and leave the option out"]
+
+
+def test_tensors_are_declared_at_a_class_of_a_file() -> None:
+    with pilotlight.test(Doubled) as doubled:
+        assert doubled.infer([1, 2])["y"].tolist() == [[2.0, 4.0]]
+        with pytest.raises(pilotlight.InvalidInput, match=r"has shape \[1, 3\], expected \[-1, 2\]"):
+            doubled.infer({"x": np.ones((1, 3))})
 
 
 def test_a_lambda_and_a_missing_file_are_refused() -> None:

@@ -47,6 +47,30 @@ def test_constants_describe_the_tensors(source: Any, spec: Any) -> None:
     assert not instance.quick
 
 
+def test_a_decorator_describes_the_tensors_of_its_class_alone(source: Any, spec: Any) -> None:
+    text = """
+import pilotlight
+INPUTS = {"z": ("FP32", [-1])}
+
+@pilotlight.model(name="first", inputs={"x": ("FP32", [-1, 4])}, outputs=None)
+class First:
+    def predict(self, x): return x
+
+class Second:
+    def predict(self, z): return z
+"""
+    for name, expected in {"First": TensorSpec("x", "FP32", (-1, 4)), "Second": TensorSpec("z", "FP32", (-1,))}.items():
+        instance = backend.load(spec(source(text), ModelConfig("m", parameters={"class": name})))
+        assert (instance.inputs, instance.outputs) == ((expected,), ())
+    with pytest.raises(LoadFailed, match=r"inputs in model\.py must be a literal such as"):
+        backend.load(
+            spec(
+                source(text.replace('{"x": ("FP32", [-1, 4])}', "TENSORS")),
+                ModelConfig("m", parameters={"class": "First"}),
+            )
+        )
+
+
 @pytest.mark.parametrize("value", ["make()", "{'x': 'FP32'}", "{'x': ('FLOAT', [1])}", "['x']"])
 def test_constants_that_cannot_be_read_are_told(source: Any, spec: Any, value: str) -> None:
     with pytest.raises(LoadFailed, match=r"INPUTS in model\.py must be a literal such as"):

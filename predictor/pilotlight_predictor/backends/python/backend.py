@@ -153,7 +153,7 @@ class DecoupledPythonInstance(PythonInstance):
 def load(spec: LoadSpec) -> PythonInstance:
     if not spec.path.is_file():
         raise LoadFailed(f"model {spec.config.name!r} has no {spec.path.name} in version {spec.version}")
-    specs = declared(spec.path)
+    specs = declared(spec.path, spec.config.parameters.get(CLASS_PARAMETER, ""))
     module, caller = pb_utils.create_module(spec)
     user_module = UserModule(spec.path, spec.model_dir, {pb_utils.NAME: module}, caller.close)
     try:

@@ -295,15 +295,35 @@ class ClassModel(PerRequestModel):
         super().close()
 
 
-def declared(path: Path) -> tuple[Specs, Specs]:
-    """Return INPUTS and OUTPUTS of a model.py, which is parsed, not run. Raises LoadFailed if it cannot be parsed."""
+def declared(path: Path, served: str = "") -> tuple[Specs, Specs]:
+    """Return the tensors that a model.py declares, which is parsed, not run. Raises LoadFailed if it cannot be parsed.
+
+    They are `inputs` and `outputs` of @pilotlight.model at the class or function `served`, else INPUTS and OUTPUTS.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         with _PARSING:
             tree = ast.parse(text)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise LoadFailed(f"{path.name} is no Python that can be read: {error}") from None
-    return _constant(tree, "INPUTS", path), _constant(tree, "OUTPUTS", path)
+    options = _decorator_options(tree, (served,) if served else ("Model", "predict"))
+    inputs, outputs = (
+        _specs(options[name], name, path) if name in options else _constant(tree, name.upper(), path)
+        for name in ("inputs", "outputs")
+    )
+    return inputs, outputs
+
+
+def _decorator_options(tree: ast.Module, served: Sequence[str]) -> dict[str | None, ast.expr]:
+    """Return the keywords of @model or @pilotlight.model at a class or function of these names."""
+    return {
+        keyword.arg: keyword.value
+        for node in tree.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in served
+        for each in node.decorator_list
+        if isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] == "model"
+        for keyword in each.keywords
+    }
 
 
 def _constant(tree: ast.Module, name: str, path: Path) -> Specs:
@@ -319,7 +339,7 @@ def _constant(tree: ast.Module, name: str, path: Path) -> Specs:
 
 def _specs(node: ast.expr | None, name: str, path: Path) -> Specs:
     try:
-        value: Mapping[str, tuple[str, Sequence[int]]] = ast.literal_eval(node) if node is not None else {}
+        value: Mapping[str, tuple[str, Sequence[int]]] = (node and ast.literal_eval(node)) or {}
         specs = tuple(TensorSpec(key, kind, tuple(int(dim) for dim in dims)) for key, (kind, dims) in value.items())
     except (ValueError, TypeError, AttributeError):
         specs = (TensorSpec("", "", ()),)

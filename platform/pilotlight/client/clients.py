@@ -62,11 +62,14 @@ def _ssl_context(verify: Verify) -> ssl.SSLContext:
 
 
 def _described(method: MethodT, operation: Callable[..., Any], result: Any = None) -> MethodT:
-    """Give a method name, docstring and signature of its operation, with the type of its own result."""
+    """Give a method name, docstring and signature of its operation, with self and the type of its own result."""
     update_wrapper(method, operation)
     signature = inspect.signature(operation)
     result = result or get_args(signature.return_annotation)[-1]
-    method.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
+    _, *parameters = signature.parameters.values()
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    signature = signature.replace(parameters=[own, *parameters], return_annotation=result)
+    method.__signature__ = signature  # type: ignore[attr-defined]
     return method
 
 

@@ -4,6 +4,7 @@ Options that are not given have the command's defaults and variables, such as PI
 `pilotlight.errors`. A verb blocks; call it in a thread beside an event loop.
 """
 
+import inspect
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import msgspec
 from pilotlight.contract import ENV_MODEL_PARAMETER
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.sdk.model import options_of
-from pilotlight.sdk.model_folder import served_model
+from pilotlight.sdk.model_folder import served_model, with_hint
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.target import ServiceStatus
 
@@ -188,7 +189,10 @@ def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, An
             return named, "", {"file": word}
         return [word], "", {"name": name} if name and kind == "model" else {}
     options = options_of(what)
-    model = served_model(what, home().sources)
+    try:
+        model = served_model(what, home().sources)
+    except UsageError as error:
+        raise with_hint(error) from None
     own = {"name": name or options.name or scaffold.name_for(model.name), "min_replicas": options.min_replicas}
     sets: dict[str, Any] = {}
     if options.resources:
@@ -214,9 +218,7 @@ def _call(command: str, words: Sequence[str], options: Mapping[str, Any], stdin:
         line = [*command.split(), "-o", "json", *_flags(given), "--", *words]
         platformctl.main(line, "platformctl", standalone_mode=False)
     except PlatformError as error:
-        if error.hint:
-            error.add_note(error.hint)
-        raise
+        raise with_hint(error).with_traceback(None) from error.__cause__  # without the frames of the command line
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as error:
@@ -251,3 +253,22 @@ def _print(line: str) -> None:
     """Print a line: on stderr as the command does; in a notebook, which shows that in red, on stdout."""
     stream = sys.stdout if "ipykernel" in sys.modules else sys.stderr
     stream.write(f"{line}\n")
+
+
+def _show_options(verb: Callable[..., Any], options: Any) -> None:
+    """Name the options in the signature, for help() and completion; None is as if it were not given."""
+    signature = inspect.signature(verb)
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in options.__annotations__.items()
+    ]
+    verb.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+
+
+_OPTIONS: Final[dict[Callable[..., Any], Any]] = {
+    deploy: Deploying, canary: Judging, promote: Waiting, abort: Waiting, rollback: Waiting, status: Common,
+    services: Common, scale: Waiting, traffic: Waiting, delete: Waiting,
+}  # fmt: skip
+for _verb, _kind in _OPTIONS.items():
+    _show_options(_verb, _kind)

@@ -1,12 +1,14 @@
 """What `import pilotlight` brings, and what it costs."""
 
 import ast
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import pilotlight
+import pilotlight.sdk.verbs
 
 
 def modules_after(statement: str) -> set[str]:
@@ -47,3 +49,12 @@ def test_packages_do_not_hide_a_verb() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'deployed'"):
         _ = pilotlight.deployed  # type: ignore[attr-defined]
+
+
+def test_help_names_every_option() -> None:
+    assert {"min_replicas", "sets", "target", "timeout"} < set(inspect.signature(pilotlight.deploy).parameters)
+    assert {"percent", "steps", "check", "progress"} < set(inspect.signature(pilotlight.canary).parameters)
+    for client in (pilotlight.Client, pilotlight.AsyncClient):
+        assert [*inspect.signature(client.infer).parameters][:3] == ["self", "model", "inputs"]
+    verbs = [each for each in vars(pilotlight.sdk.verbs).values() if inspect.isfunction(each)]
+    assert not [each for each in verbs if "Unpack" in str(inspect.signature(each))]

@@ -28,6 +28,8 @@ COMPILE_S: Final = 10.0
 STEP_S: Final = 0.5
 # Product of the counts {n,m} in one text: 10,000 take 40 ms for a step, 1,000,000 take 3 s.
 MAX_REPEATS: Final = 10_000
+# Lines of our grammar in a message of llguidance, which are none of the client's.
+LISTING: Final = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: |^ *(\d+ \|.*|\^+)$", re.MULTILINE)
 REPEAT: Final = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
 CACHED: Final = 16
 LIMITS: Final = {
@@ -123,5 +125,5 @@ class GrammarCompiler:
         problem = matcher.get_error() or (
             "" if any(probe.compute_bitmask()) and not probe.is_error() else "no text fits it"
         )
-        problem = problem.partition(" <non-verbose")[0]
+        problem = LISTING.sub("", problem.partition(" <non-verbose")[0])
         return " ".join(problem.split())[:200] if problem else matcher

@@ -174,7 +174,7 @@ def _find(
     served = server.find(name)
     capabilities = capabilities_of(served)
     if not can(capabilities):
-        raise BadField("model", f"model '{name}' is none that {verb}: it does not take '{needs}' (docs/openai.md)")
+        raise BadField("model", f"model '{name}' is none that {verb}: it does not take {needs} (docs/openai.md)")
     return served, capabilities
 
 

@@ -80,6 +80,7 @@ def test_bytes_that_are_no_text_pass(served: RunningServer, ask: Ask) -> None:
         ("identity_int32", np.array([1, -2]), np.array([1, -2], np.int32)),
         ("identity_int64", np.array([1, 2], np.uint8), np.array([1, 2])),
         ("identity_uint8", [1, 255], np.array([1, 255], np.uint8)),
+        ("identity_fp32", [True, False], np.array([1, 0], np.float32)),
         ("identity_fp32", np.zeros(0), np.zeros(0, np.float32)),
         ("scalar", 2.5, np.float32(2.5)),
         ("matrix", RNG.random((300, 400), np.float32), None),  # sent in pieces

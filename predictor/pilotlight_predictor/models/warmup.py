@@ -120,11 +120,7 @@ def run_warmups(
                 log("model.unverified", message, level="WARNING", model=config.name, version=version)
                 return WarmupResult(False)
             what = "zeros" if plan.automatic else plan.origin
-            cause = cause_of(problem)
-            if not isinstance(cause, PredictorError):
-                message = f"the warm-up of model '{config.name}' raised {type(cause).__name__}"
-                log("model.warmup_failed", message, level="ERROR", error=cause, model=config.name, version=version)
-            raise LoadFailed(f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}") from problem
+            raise LoadFailed(f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}") from cause_of(problem)
     if not plan.requests:
         return WarmupResult(False)
     example = plan.requests[0] if _is_short(plan.requests[0]) else None

@@ -79,6 +79,8 @@ def decode_response(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, 
     try:
         for each in document["outputs"]:
             size = (each.get("parameters") or {}).get("binary_data_size")
+            if min(length, size or 0) < 0:
+                raise ValueError(f"the response has a size of {min(length, size or 0)} bytes")
             raw = None if size is None else memory[offset : offset + size]
             outputs.append(Tensor(each["name"], each["datatype"], each["shape"], raw, each.get("data")))
             offset += size or 0
@@ -104,4 +106,6 @@ def unpack_bytes(raw: Memory) -> list[bytes]:
         (length,) = struct.unpack_from("<I", raw, offset)
         elements.append(bytes(raw[offset + 4 : offset + 4 + length]))
         offset += 4 + length
+    if offset != len(raw):
+        raise ValueError(f"the last element of BYTES ends at {offset}, after its {len(raw)} bytes")
     return elements

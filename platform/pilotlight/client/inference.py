@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pilotlight.client.errors import ConnectionFailed, DeadlineExceeded, InvalidInput, ResponseError
-from pilotlight.client.session import Call, Operation, Reply, Session, document_of, response_error
+from pilotlight.client.session import Call, Operation, Reply, Session, document_of, reading, response_error
 from pilotlight.client.tensors import array_of, tensors_of
 from pilotlight.v2_tensors import InputSpec, Tensor, decode_response, encode_pieces, inputs_of
 from pilotlight.wire.http_client import decode_json
@@ -34,7 +34,8 @@ class InferResult(Mapping[str, "Array"]):
         tensor = self._tensors.get(name)
         if tensor is None:
             raise KeyError(f"{name}; the outputs are {', '.join(self._tensors)}")
-        return array_of(tensor)
+        with reading(f"output '{name}'"):
+            return array_of(tensor)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -95,11 +96,9 @@ def infer(
 def _result(reply: Reply, name: str, call: Call) -> InferResult:
     if reply.status != 200:
         raise response_error(reply, f"model '{name}'")
-    try:
+    with reading(f"model '{name}'"):
         document, tensors = decode_response(reply.headers, reply.body)
-    except ValueError as error:
-        raise ResponseError(f"model '{name}': {error}", reply.status, str(error)) from None
-    return InferResult(document, tensors, call.cold_start_s)
+        return InferResult(document, tensors, call.cold_start_s)
 
 
 def metadata(
@@ -127,7 +126,10 @@ def models(session: Session, /, *, timeout: float | None = None) -> Operation[li
 
 
 def _path(model: str, version: str = "") -> str:
-    return f"/v2/models/{quote(model, safe='')}{f'/versions/{version}' if version else ''}"
+    if model in (".", "..") or version in (".", ".."):
+        raise InvalidInput(f"{model!r}, version {version!r}: no name of a model, but a step of a path")
+    parts = ["/v2/models", model, *(["versions", version] if version else [])]
+    return "/".join([parts[0], *(quote(part, safe="") for part in parts[1:])])
 
 
 def _only_model(session: Session, call: Call) -> Operation[str]:
@@ -145,19 +147,23 @@ def _fetch_models(call: Call) -> Operation[list[str]]:
     """Return the names by the list of KServe and ours, by Triton's index, or by OpenAI's list."""
     reply = yield from call.get("/v2/models")
     if reply.status == 200:
-        return [str(each) for each in document_of(reply, "models").get("models", ())]
+        document = document_of(reply, "models")
+        with reading("models"):
+            return [str(each) for each in document.get("models", ())]
     for method, path, key in (("POST", "/v2/repository/index", "name"), ("GET", "/v1/models", "id")):
         other = yield from call.exchange(method, path, (b"{}",) if method == "POST" else ())
         if other.status == 200:
-            document = decode_json(other.body)
-            return [str(each[key]) for each in (document["data"] if key == "id" else document)]
+            with reading("models"):
+                listed: Any = decode_json(other.body)
+                return [str(each[key]) for each in (listed["data"] if key == "id" else listed)]
     raise response_error(reply, "models")
 
 
 def _fetch_inputs(session: Session, call: Call, name: str, version: str) -> Operation[list[InputSpec]]:
     document = yield from _fetch_metadata(session, call, name, version)
-    specs = session.inputs[name, version] = inputs_of(document)
-    return specs
+    with reading(f"model '{name}'"):
+        session.inputs[name, version] = inputs_of(document)
+    return session.inputs[name, version]
 
 
 def _fetch_metadata(session: Session, call: Call, name: str, version: str) -> Operation[dict[str, Any]]:

@@ -1,12 +1,12 @@
 """Operations of OpenAI's protocol: chats, completions and embeddings, whole or as a stream of events."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.client.errors import ResponseError
-from pilotlight.client.session import Call, Operation, Reply, Session, document_of, response_error
+from pilotlight.client.session import Call, Operation, Reply, Session, document_of, reading, response_error
+from pilotlight.wire.http_client import decode_json
 
 if TYPE_CHECKING:
     from pilotlight.client.tensors import Array
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
+MAX_EVENT: Final = 16 << 20  # bytes of one event of a stream
 Messages = str | Sequence[Mapping[str, Any]]
 
 
@@ -69,13 +70,16 @@ class CompletionStream:
                 self.complete = True
             elif data:
                 parts.append(self._completion(data))
+        if len(self._buffer) > MAX_EVENT:
+            raise ResponseError(f"stream: an event has more than {MAX_EVENT} bytes", 0, "no line ends")
         return parts
 
     def _completion(self, data: bytes) -> Completion:
-        document = json.loads(data)
-        if "error" in document:
-            raise response_error(Reply(0, {}, data), "stream")
-        return Completion(document, self.call.cold_start_s)
+        with reading("stream"):
+            document: Any = decode_json(data)
+            if "error" not in document:
+                return _checked(document, self.call)
+        raise response_error(Reply(0, {}, data), "stream")
 
     def end(self) -> None:
         """Raise ResponseError if the chunks ended before the stream did."""
@@ -124,15 +128,25 @@ def embed(
     several = [texts] if isinstance(texts, str) else list(texts)
     call = session.call(timeout)
     reply = yield from call.post_json(EMBEDDINGS, _request(model, options, input=several))
-    rows = document_of(reply, model or session.url)["data"]
-    return np.array([each["embedding"] for each in sorted(rows, key=lambda each: int(each["index"]))], np.float32)
+    document = document_of(reply, model or session.url)
+    with reading(model or session.url):
+        rows = sorted(document["data"], key=lambda each: int(each["index"]))
+        return np.array([each["embedding"] for each in rows], np.float32)
 
 
 def _complete(session: Session, path: str, document: Mapping[str, Any], timeout: float | None) -> Operation[Completion]:
     call = session.call(timeout)
     reply = yield from call.post_json(path, document)
-    answer = document_of(reply, str(document.get("model") or session.url))
-    return Completion(answer, call.cold_start_s)
+    subject = str(document.get("model") or session.url)
+    answer = document_of(reply, subject)
+    with reading(subject):
+        return _checked(answer, call)
+
+
+def _checked(document: Mapping[str, Any], call: Call) -> Completion:
+    completion = Completion(document, call.cold_start_s)
+    completion.text, completion.usage.items()  # read once here, where an error has its subject
+    return completion
 
 
 def _stream(

@@ -4,12 +4,14 @@ Operations are generators: they yield a `Request` or a `Pause`, get the `Reply`,
 clients.py runs them on a blocking transport or on asyncio. Transports raise `NotSent` and `Lost`.
 """
 
-import gzip
 import json
 import random
+import re
+import struct
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -23,7 +25,10 @@ from pilotlight.wire.unix_socket import is_unix
 
 T = TypeVar("T")
 FIRST_PAUSE_S: Final = 0.2  # after a failed connection; doubled each time
-MAX_PAUSE_S: Final = 5.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # that a server's Retry-After sets
+MAX_TIMEOUT_S: Final = 1e6  # sockets take no more than 24 days
+MAX_UNPACKED: Final = 1 << 30  # bytes of a gzipped response
+UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error, zlib.error)
 # Of the server while it starts: KServe's and Triton's 503, ours, and 202 of a microservice.
 BUSY: Final = (202, 429, 503)
 STARTING: Final = ("initializing", "loading", "not ready", "not loaded", "starts again", "looking for its models")
@@ -91,10 +96,12 @@ def session_of(
         raise InvalidInput(f"the URL {url!r} has no scheme and host; write it as http://HOST:PORT/SERVICE")
     if "@" in parts.netloc:
         raise InvalidInput("the URL holds credentials; pass them as token= or headers=")
+    if not is_unix(url) and not re.fullmatch("[!-~]+", url):
+        raise InvalidInput(f"the URL {url!r} has characters other than ASCII's; write them as %XX")
     path = "" if is_unix(url) else parts.path.rstrip("/").removesuffix("/v1").removesuffix("/v2")
     sent = {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
-    if broken := [name for name, value in sent.items() if not f"{name}{value}".isprintable()]:
-        raise InvalidInput(f"the header {broken[0]!r} has a line break or another control character")
+    if broken := [name for name, value in sent.items() if not re.fullmatch("[ -~]*", f"{name}{value}")]:
+        raise InvalidInput(f"the header {broken[0]!r} has a line break or another character that is not ASCII's")
     return Session(url, path, sent, timeout, retries, binary, {})
 
 
@@ -104,8 +111,8 @@ class Call:
     __slots__ = ("_clock", "_session", "_starting", "_timeout", "began", "cold_start_s")
 
     def __init__(self, session: Session, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
-        if timeout <= 0:
-            raise InvalidInput(f"timeout is {timeout:g}, must be more than 0 seconds")
+        if not 0 < timeout <= MAX_TIMEOUT_S:
+            raise InvalidInput(f"timeout is {timeout:g}, must be more than 0 seconds, at most {MAX_TIMEOUT_S:g}")
         self._session, self._timeout, self._clock = session, timeout, clock
         self.began = clock()
         self.cold_start_s = 0.0
@@ -162,8 +169,8 @@ class Call:
 
     def _count_cold_start(self, reply: Reply) -> None:
         held = reply.headers.get(HEADER_COLD_START, "")
-        if held.isdigit():
-            self.cold_start_s += int(held) / 1000
+        if held.isdecimal():
+            self.cold_start_s += float(held) / 1000
         elif self._starting:
             self.cold_start_s = self._clock() - self.began
         self._starting = ""
@@ -174,7 +181,7 @@ class Call:
         starts = reply.status == 202 or HEADER_COLD_START in reply.headers or any(each in words for each in STARTING)
         self._starting = words if starts else ""
         after = reply.headers["retry-after"]
-        return min(float(after), MAX_PAUSE_S) if after.isdigit() else 1.0
+        return min(max(float(after), MIN_PAUSE_S), MAX_PAUSE_S) if after.isdecimal() else 1.0
 
     def _deadline_exceeded(self) -> DeadlineExceeded:
         waited, url = self._clock() - self.began, self._session.url
@@ -185,20 +192,34 @@ class Call:
 
 
 def _decompressed(reply: Reply) -> Reply:
-    if reply.headers.get("content-encoding") == "gzip" and reply.chunks is None:
-        return reply._replace(body=gzip.decompress(reply.body))
-    return reply
+    if reply.headers.get("content-encoding") != "gzip" or reply.chunks is not None:
+        return reply
+    with reading("gzip"):
+        unpacker = zlib.decompressobj(wbits=31)
+        body = unpacker.decompress(reply.body, MAX_UNPACKED)
+        if not unpacker.eof:
+            raise ValueError(f"it is cut off, or has more than {MAX_UNPACKED} bytes")
+    return reply._replace(body=body)
+
+
+@contextmanager
+def reading(subject: str) -> Iterator[None]:
+    """Raise ResponseError where a response is not what its protocol says, whatever Python calls that."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise ResponseError(f"{subject}: the response is not readable: {error}", 200, str(error)) from None
 
 
 def document_of(reply: Reply, subject: str, hint: str = "") -> dict[str, Any]:
     """Return the JSON object of a successful reply. Raise ResponseError."""
     if reply.status != 200:
         raise response_error(reply, subject, hint)
-    with suppress(ValueError):
+    with reading(subject):
         document = decode_json(reply.body)
         if isinstance(document, dict):
             return document
-    raise ResponseError(f"{subject}: the response is no JSON object", 200, error_message(reply))
+        raise ValueError(f"no JSON object: {error_message(reply)}")
 
 
 def response_error(reply: Reply, subject: str, hint: str = "") -> ResponseError:
@@ -210,7 +231,7 @@ def response_error(reply: Reply, subject: str, hint: str = "") -> ResponseError:
 def error_message(reply: Reply) -> str:
     """Return the error of a body in the forms of V2, OpenAI and FastAPI, else the body's beginning."""
     try:
-        document = json.loads(reply.body)
+        document = decode_json(reply.body)
     except ValueError:
         return reply.body[:200].decode(errors="replace") or "an empty body"
     error = document.get("error", document.get("detail", document)) if isinstance(document, dict) else document

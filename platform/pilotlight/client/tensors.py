@@ -160,6 +160,8 @@ def array_of(tensor: Tensor) -> "Array":
     import numpy as np
 
     raw, shape = tensor.raw, tuple(tensor.shape)
+    if min(shape, default=0) < 0 or (raw is None and tensor.data is None):
+        raise ValueError(f"it has no values, or not the shape {list(shape)}")
     if tensor.datatype == BYTES:
         elements = unpack_bytes(raw) if raw is not None else [each.encode() for each in flatten(tensor.data)]
         array = np.empty(len(elements), object)

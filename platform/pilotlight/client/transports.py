@@ -61,21 +61,21 @@ class ResponseReader:
 
     def _feed_head(self, data: bytes) -> bytes:
         """Return what follows the head; nothing while it is incomplete. Interim responses are skipped."""
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(data) > http1.MAX_HEAD:
-                raise Malformed("its head is too long")
-            self._buffer = data
-            return b""
-        head, headers = _parse(data[:end])
-        if head.status < 200:
-            self._buffer = b""
-            return self._feed_head(data[end + 4 :])
+        status = 0
+        while status < 200:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > http1.MAX_HEAD:
+                    raise Malformed("its head is too long")
+                self._buffer = data
+                return b""
+            head, headers = _parse(data[:end])
+            data, status = data[end + 4 :], head.status
         self._head, self.headers, self.status, self.keep_alive = head, headers, head.status, head.keep_alive
         length = 0 if head.status in (204, 304) else head.length
         self._body = ChunkedBody(collect=True) if length == http1.CHUNKED else http1.new_body(length)
         self.done = length == 0
-        return data[end + 4 :]
+        return data
 
     def _end(self) -> bytes:
         if self._head is None or self._head.length != http1.UNTIL_CLOSE:
@@ -104,9 +104,13 @@ class _Transport(Generic[ConnectionT]):
         self.address = ("", 0) if self.unix else (parts.hostname or "", parts.port or (443 if context else 80))
         self.context = context
         self._idle: deque[tuple[ConnectionT, float]] = deque()
+        self._process = os.getpid()
 
     def take(self) -> ConnectionT | None:
-        """Return an idle connection that the server has not closed."""
+        """Return an idle connection that the server has not closed, and that no process shares after a fork."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self.drop_idle()
         while self._idle:
             with suppress(IndexError):  # another thread took it
                 connection, since = self._idle.pop()
@@ -242,7 +246,8 @@ class AsyncioTransport(_Transport[Streams]):
             raise _not_sent(error, deadline) from None
 
     def is_open(self, connection: Streams) -> bool:
-        return not (connection[0].at_eof() or connection[1].is_closing())
+        unread = connection[0]._buffer  # type: ignore[attr-defined]  # what came unasked is no response to the next
+        return not (unread or connection[0].at_eof() or connection[1].is_closing())
 
     def drop(self, connection: Streams) -> None:
         connection[1].transport.abort()

@@ -120,7 +120,8 @@ def run_warmups(
                 log("model.unverified", message, level="WARNING", model=config.name, version=version)
                 return WarmupResult(False)
             what = "zeros" if plan.automatic else plan.origin
-            raise LoadFailed(f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}") from cause_of(problem)
+            reason = f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}"
+            raise LoadFailed(reason) from cause_of(problem)
     if not plan.requests:
         return WarmupResult(False)
     example = plan.requests[0] if _is_short(plan.requests[0]) else None

@@ -65,9 +65,11 @@ def _write(served: Any, options: ModelOptions, folder: Path) -> Path:
     texts = {"model.py": module_source(served) + (f"\n{declared}" if declared else "")}
     if options.requirements:
         texts["requirements.txt"] = "".join(f"{line}\n" for line in options.requirements)
-    links = {Path(file).name: Path(file).absolute() for file in options.files}
+    links = {Path(os.path.abspath(file)).name: Path(file).absolute() for file in options.files}
+    if len(links) < len(options.files):
+        raise UsageError("files: two have the same name, and all lie in one folder", "rename one of them")
     for name, path in links.items():
-        if not path.exists() or name in texts:
+        if not name or not path.exists() or name in texts:
             problem = f"would replace the model's own {name}; rename it" if name in texts else "does not exist"
             raise UsageError(f"files: {path} {problem}")
     digest = hashlib.sha256(repr((sorted(texts.items()), sorted(links.items()))).encode()).hexdigest()[:16]

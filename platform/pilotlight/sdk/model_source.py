@@ -25,6 +25,8 @@ from pilotlight.sdk.model import ATTRIBUTE, model
 LITERAL_BYTES: Final = 64 << 10  # a longer value belongs into a file
 _READS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _FIX: Final = "create it in initialize(), or save it to a file and name that in @pilotlight.model(files=[…])"
+_PLAIN: Final = (ast.Constant, ast.UnaryOp, ast.Tuple, ast.Name)  # expressions without effects
+_SCALARS: Final = (int, float, bool, str, bytes, tuple, type(None))
 Node: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -112,7 +114,25 @@ class _Collector:
         if found is None:
             raise self._error(f"the source of {name!r} is not known", "define it in a cell or a file")
         self._add_names(name, found)
-        self._definitions.append(found.text)
+        node = next(each for each in ast.parse(found.text).body if isinstance(each, Node))
+        if hasattr(value, "__wrapped__") and not node.decorator_list:
+            raise self._error(
+                f"{name!r} was wrapped after its definition", "write the wrapper above it, as a decorator"
+            )
+        self._definitions.append("\n".join([found.text, *self._class_changes(value, node)]))
+
+    def _class_changes(self, value: Any, node: Node) -> Iterator[str]:
+        """Yield assignments of plain class attributes that are not what the source says: set later, or by a global."""
+        for each in node.body if isinstance(value, type) else ():
+            if isinstance(each, ast.FunctionDef):
+                live = vars(value).get(each.name)
+                if isinstance(live, FunctionType) and not live.__qualname__.startswith(f"{value.__qualname__}."):
+                    raise self._error(f"its method {each.name!r} was replaced", "define the class with that method")
+            elif isinstance(each, ast.Assign | ast.AnnAssign) and isinstance(each.value, _PLAIN):
+                for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+                    live = vars(value).get(ast.unparse(target), self)
+                    if type(live) in _SCALARS and (text := _literal(live)) not in (None, ast.unparse(each.value)):
+                        yield f"{value.__name__}.{ast.unparse(target)} = {text}"
 
     def _add_names(self, own: str, found: Definition) -> None:
         try:

@@ -307,3 +307,41 @@ def test_a_cell_that_runs_again_is_served_as_it_is_now() -> None:
     namespace: dict[str, Any] = {"__name__": "model"}
     exec(compile(text, "model.py", "exec"), namespace)
     assert namespace["Model"]().predict(0) == 12
+
+
+LIMIT = 1
+
+
+class Tuned:
+    """Its attributes are set after its definition."""
+
+    threshold = 1
+    limit = LIMIT
+    name: str = "a"
+    kept = (1, -2)
+
+    def predict(self, x: int) -> tuple[Any, ...]:
+        return x, self.threshold, self.limit, self.name, self.kept
+
+
+def test_class_attributes_are_served_as_they_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tuned, "threshold", 5)
+    monkeypatch.setattr(Tuned, "name", "it's b")
+    monkeypatch.setattr(sys.modules[__name__], "LIMIT", 9)  # which the class has read before
+    assert written(Tuned)["Tuned"]().predict(0) == Tuned().predict(0) == (0, 5, 1, "it's b", (1, -2))
+
+
+def test_a_replaced_method_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tuned, "predict", scaled)
+    with pytest.raises(UsageError, match="its method 'predict' was replaced"):
+        module_source(Tuned)
+
+
+def halved(x: float) -> float:
+    return x / 2
+
+
+def test_a_function_that_was_wrapped_later_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "halved", doubled(halved))
+    with pytest.raises(UsageError, match="'halved' was wrapped after its definition"):
+        module_source(halved)

@@ -229,6 +229,6 @@ def call_arguments(value: Any) -> dict[str, Any] | None:
     """Return the arguments of a call, which are an object or its JSON; None if they are neither."""
     try:
         decoded = msgspec.json.decode(value) if isinstance(value, str) and value.strip() else value or {}
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     return decoded if isinstance(decoded, dict) else None

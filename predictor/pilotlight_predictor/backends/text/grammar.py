@@ -16,7 +16,7 @@ import numpy as np
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer
 from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.core.tensors import Array
-from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest, Unavailable
 
 if TYPE_CHECKING:
     import llguidance
@@ -31,6 +31,7 @@ MAX_REPEATS: Final = 10_000
 # Lines of our grammar in a message of llguidance, which are none of the client's.
 LISTING: Final = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: |^ *(\d+ \|.*|\^+)$", re.MULTILINE)
 REPEAT: Final = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
+MAX_INTERSECTED: Final = 12  # patterns beside `allOf`: 15 take a second to compile, and each one more twice as long
 CACHED: Final = 16
 LIMITS: Final = {
     "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000, "max_lexer_states": 20_000,
@@ -66,6 +67,8 @@ class Grammar:
 class GrammarCompiler:
     """Compiled grammars of one model, cached by their text. `ends` are the tokens that end a text."""
 
+    _late: threading.Thread | None = None  # of any model: given up, but it cannot be ended, and takes a core
+
     def __init__(self, tokens: PromptTokenizer, ends: frozenset[int]) -> None:
         self._tokens, self._ends = tokens, sorted(ends)
         self._tokenizer: llguidance.LLTokenizer | None = None
@@ -84,6 +87,10 @@ class GrammarCompiler:
     def _compile_bounded(self, text: str, field: str) -> "llguidance.LLMatcher":
         if len(text) > MAX_SIZE:
             raise BadField(field, f"{field} has {len(text)} characters of schemas, must have at most {MAX_SIZE}")
+        if '"allOf"' in text and text.count('"pattern"') > MAX_INTERSECTED:
+            raise BadField(field, f"{field} has allOf and more than {MAX_INTERSECTED} patterns; join them")
+        if self._late is not None and self._late.is_alive():
+            raise Unavailable("another JSON schema is still being compiled; try again later")
         # A text of the schema is taken for a pattern too: a description with such counts is rare.
         for string in re.findall(r'"(?:[^"\\]|\\.)*"', text):
             counts = [max(int(end or 0), int(begin)) for begin, end in REPEAT.findall(string)]
@@ -104,6 +111,7 @@ class GrammarCompiler:
         finally:
             threading.stack_size(previous)
         thread.join(COMPILE_S)
+        GrammarCompiler._late = None if results else thread
         result = results[0] if results else f"it takes longer than {COMPILE_S:g} s to compile"
         if isinstance(result, str):
             raise BadField(field, f"{field} has a JSON schema that is not supported: {result}")

@@ -122,9 +122,9 @@ class ToolCallParser:
         """Return the calls of a block; None if it does not parse."""
         try:
             value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeEncodeError):
+            rows = [_call(row) for row in (value if isinstance(value, list) else [value])]
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return None
-        rows = [_call(row) for row in (value if isinstance(value, list) else [value])]
         if not rows or not all(row is not None and row["name"] in self._names for row in rows):
             return None
         rows = rows if self._parallel else rows[: 1 - min(self.count, 1)]

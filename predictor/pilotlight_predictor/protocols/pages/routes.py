@@ -29,7 +29,7 @@ def wants_page(server: Server, request: HttpRequest) -> bool:
     for item in request.header("accept").lower().split(","):
         kind, *parameters = (part.strip() for part in item.split(";"))
         weight = next((part[2:].strip() for part in parameters if part.startswith("q=")), "1")
-        quality[kind] = float(weight) if weight.replace(".", "", 1).isdigit() else 0.0
+        quality[kind] = float(weight) if weight.replace(".", "", 1).isdecimal() else 0.0
     json = next((quality[kind] for kind in ("application/json", "application/*", "*/*") if kind in quality), 0.0)
     settings = server.settings.server
     return settings.docs and not settings.microservice and quality.get("text/html", 0.0) > json
@@ -94,6 +94,7 @@ def _static(name: str, content_type: str, request: HttpRequest) -> HttpResponse:
 
     folder = files("pilotlight_predictor.protocols.pages") / "static"
     headers = {"Content-Security-Policy": DOCS_POLICY, "Cache-Control": "max-age=3600", **SAFE}
+    headers["Vary"] = "Accept-Encoding"
     if not (packed := folder / f"{name}.gz").is_file():
         return HttpResponse(200, [(folder / name).read_bytes()], content_type, headers)
     if "gzip" not in request.header("accept-encoding"):

@@ -11,11 +11,14 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.eventually import eventually
 from tests.predictor.backends.text.conftest import Heard, bytes_tensor, text_instance
 from tests.predictor.backends.text.tools import tool_model
 
+from pilotlight_predictor.backends.text import grammar
 from pilotlight_predictor.backends.text.backend import TextInstance
 from pilotlight_predictor.core.generation_params import BadField
+from pilotlight_predictor.errors import Unavailable
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -150,6 +153,7 @@ REFUSED = {
     "deep": (nested(200, {"type": "string"}, lambda each: {"items": each}), "not supported"),
     "branches": ({"allOf": [{"anyOf": [{"required": [f"{i}{j}"]} for j in range(4)]} for i in range(12)]}, "too large"),
     "type": ({"type": "text"}, "not supported"),
+    "intersected patterns": ({"allOf": [{"type": "string", "pattern": f".*{each}"} for each in "abcdefghijklm"]}, "12"),
 }
 
 
@@ -191,3 +195,14 @@ def test_compilations_in_many_threads_leave_the_stack_size_alone(roomy: TextInst
     for number in range(40):  # more than are cached
         assert ask(roomy, answer_format({"const": number})).text() == str(number)
     assert threading.stack_size() == before
+
+
+def test_one_schema_that_takes_long_is_compiled_at_a_time(roomy: TextInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread cannot be ended; more of them would take all cores."""
+    patterns = [{"type": "string", "pattern": f".*{each}.*", "$ref": f"#/$defs/{each}"} for each in "abcdefghijklmn"]
+    definitions = dict(zip("abcdefghijklmn", [*patterns[1:], {"type": "string", "pattern": ".*z.*"}], strict=True))
+    with monkeypatch.context() as hurried:
+        hurried.setattr(grammar, "COMPILE_S", 0.01)
+        assert "longer than" in str(ask(roomy, answer_format({"$defs": definitions, **patterns[0]})).error)
+    assert isinstance(ask(roomy, answer_format({"const": "other"})).error, Unavailable)
+    eventually(lambda: not isinstance(ask(roomy, answer_format({"const": "other"})).answers[-1], Exception))

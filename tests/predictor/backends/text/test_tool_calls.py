@@ -66,6 +66,13 @@ def test_a_text_is_parsed_alike_however_it_is_cut(case: tuple[str, str, str, lis
     assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in calls)
 
 
+def test_a_call_nested_too_deeply_stays_text() -> None:
+    for depth in (*range(900, 1000), 100_000):  # beside Python's limit: what can be read may be too deep to be written
+        parser = ToolCallParser(BY_NAME["hermes"], OPTIONS)
+        text = f'<tool_call>{{"name": "none", "arguments": {{"a": {"[" * depth}{"]" * depth}}}}}</tool_call>'
+        assert parser.push(text, last=True) == (text, [])
+
+
 def test_without_parallel_calls_only_the_first_counts() -> None:
     parser = ToolCallParser(
         BY_NAME["hermes"], read_chat_options({"tools": [WEATHER, TIME], "parallel_tool_calls": False})

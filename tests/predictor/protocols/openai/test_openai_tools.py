@@ -174,6 +174,10 @@ def answer(**fields: Any) -> dict[str, Any]:
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}]},
             "messages[0].tool_calls[0].function.arguments",
         ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 9999}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

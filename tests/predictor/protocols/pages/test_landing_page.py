@@ -60,7 +60,7 @@ def page_of(server: RunningServer, headers: dict[str, str] | None = None) -> Pag
 @pytest.mark.parametrize(
     "accept",
     ["", "*/*", "application/json", "text/html;q=0.5, application/json", "text/html;q=0, */*", "text/html, */*",
-     "text/html;q=x", "text/html;q=", "text/html;q=nan", "application/json, text/html"],
+     "text/html;q=x", "text/html;q=", "text/html;q=nan", "text/html;q=\xb2", "application/json, text/html"],
 )  # fmt: skip
 def test_clients_that_do_not_prefer_html_get_the_status_of_v1(server: RunningServer, accept: str) -> None:
     answer = server.get("/", {"Accept": accept} if accept else {})
@@ -173,6 +173,7 @@ def test_no_page_is_imported_before_somebody_opens_one(server: RunningServer) ->
 def test_swagger_ui_comes_packed_or_plain(server: RunningServer) -> None:
     packed, plain = (server.get("/docs/swagger-ui.css", {"Accept-Encoding": each}) for each in ("gzip, br", "identity"))
     assert packed.headers["content-encoding"] == "gzip"
+    assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
     assert len(packed.body) < 40_000 < len(plain.body)
     assert re.match(rb"\.swagger-ui", plain.body)
     assert server.get("/docs/../routes.py").status == 404

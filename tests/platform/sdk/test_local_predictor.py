@@ -92,3 +92,14 @@ def test_a_lambda_and_a_missing_file_are_refused() -> None:
 
     with pytest.raises(pilotlight.UsageError, match=r"/nonexistent\.npy does not exist"):
         pilotlight.test(Missing)
+
+
+@pytest.mark.parametrize(("files", "problem"), [(["a/w", "b/w"], "the same name"), (["/"], "does not exist")])
+def test_files_without_a_name_of_their_own_are_refused(files: list[str], problem: str) -> None:
+    @pilotlight.model(files=files)
+    class Unclear:
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return x
+
+    with pytest.raises(pilotlight.UsageError, match=problem):
+        pilotlight.test(Unclear)

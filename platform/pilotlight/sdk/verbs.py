@@ -266,9 +266,10 @@ def _show_options(verb: Callable[..., Any], options: Any) -> None:
     verb.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
 
 
-_OPTIONS: Final[dict[Callable[..., Any], Any]] = {
-    deploy: Deploying, canary: Judging, promote: Waiting, abort: Waiting, rollback: Waiting, status: Common,
-    services: Common, scale: Waiting, traffic: Waiting, delete: Waiting,
+_OPTIONS: Final[dict[Any, tuple[Callable[..., Any], ...]]] = {
+    DeployOptions: (deploy,), CanaryOptions: (canary,), CommonOptions: (status, services),
+    WaitOptions: (promote, abort, rollback, scale, traffic, delete),
 }  # fmt: skip
-for _verb, _kind in _OPTIONS.items():
-    _show_options(_verb, _kind)
+for _options, _verbs in _OPTIONS.items():
+    for _verb in _verbs:
+        _show_options(_verb, _options)

@@ -55,7 +55,7 @@ def load_version(
     decode_example: DecodeExample | None = None,
 ) -> LoadedVersion:
     """Load a version. `config`: that of the repository or an override, if any; the result's is complete."""
-    phases: dict[str, float] = {}
+    phases, instances = dict[str, float](), list[AnyInstance]()
     declared = config or ModelConfig(name=source.name)
     declared = replace(declared, parameters={**settings.model.parameters, **declared.parameters})
     if declared.sequence_batching is not None:
@@ -76,7 +76,6 @@ def load_version(
         if hasattr(module, "prefetch"):  # weights are transferred while their library is imported
             spec = replace(spec, prefetched=module.prefetch(replace(spec, device=devices[0])))
         prepare(row)
-    instances: list[AnyInstance] = []
     try:
         with _timed(phases, "load"):
             _create_instances(instances, module, spec, devices)

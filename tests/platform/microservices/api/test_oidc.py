@@ -65,7 +65,7 @@ def test_a_token_of_the_provider_is_good_for_the_org_it_names() -> None:
         token(aud="somebody"),
         token(exp=time.time() - 600),
         token(exp=None),
-        token(nbf=time.time() + 600),
+        token(nbf=time.time() + 86_400),
         token(org=None),
         token(org=["acme"]),
         token(RSA, "RS384", "r"),  # not among the allowed algorithms

@@ -36,7 +36,7 @@ def published(*keys: tuple[str, Any]) -> str:
 
 
 def token(key: Any = KEY, algorithm: str = "ES256", kid: str | None = "a", **claims: Any) -> str:
-    usual = {"iss": GIVEN.issuer, "aud": "pilotlight", "exp": time.time() + 600, "org": "acme", **claims}
+    usual = {"iss": GIVEN.issuer, "aud": "pilotlight", "exp": time.time() + 172_800, "org": "acme", **claims}
     said = {name: value for name, value in usual.items() if value is not None}
     return jwt.encode(said, key, algorithm, headers={} if kid is None else {"kid": kid})
 

@@ -1,4 +1,4 @@
-"""One virtual environment per peer under .bench, filled by uv from a lock file with hashes: nobody's pins meet."""
+"""One virtual environment per peer under .bench, filled by uv from a lock file with hashes; peers share none."""
 
 import hashlib
 import shutil

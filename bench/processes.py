@@ -81,9 +81,9 @@ def memory_mb(pid: int) -> float:
 
 
 def alone_mb(pid: int) -> float:
-    """What memory_mb would be if nobody else used the same files: strangers that map a library take a part of its PSS.
+    """What memory_mb would be on a machine without other processes, which take a part of a library's PSS.
 
-    What is shared within the tree counts once, by whoever has most of it.
+    What is shared within the tree counts once, in the process that has most of it.
     """
     found = [_rollup_kb(each) for each in _tree(pid)]
     private = sum(kb for rollup in found for name, kb in rollup.items() if name.startswith("Private_"))

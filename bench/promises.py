@@ -116,7 +116,7 @@ def said(sentence: str) -> Callable[[Result], str | None]:
 
 
 def waiting(result: Result) -> str | None:
-    """Every connection has one request under way, so whoever comes last waits for one of each."""
+    """Every connection has one request under way, so the last to come waits for one of each."""
     rate, alone = (result.median(OURS, f"crowd.{name}") for name in ("flood_rps", "alone_p99_ms"))
     if not rate or not alone:
         return None
@@ -124,7 +124,7 @@ def waiting(result: Result) -> str | None:
 
 
 def beside(label: str, bound: float | None, name: str, peer: str, more_is_better: bool = True) -> Promise:
-    """A figure of ours as a multiple of a peer's."""
+    """A figure of Pilotlight as a multiple of a peer's."""
     reason = cost(name.rpartition(".")[0], peer)
     return Promise(f"{label}, of {TITLES[peer]}'s", bound, times(name, peer), reason, more_is_better=more_is_better)
 

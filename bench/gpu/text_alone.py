@@ -137,7 +137,7 @@ def by_graph(instance: Any) -> dict[str, Any]:
 
 
 class Asked:
-    """Who asks the backend itself; `first` is when it was told something."""
+    """A request to the backend itself; `first` is the time of its first response."""
 
     def __init__(self, seed: int, asking: str = "", tokens: int = 4) -> None:
         import numpy as np

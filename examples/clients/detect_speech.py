@@ -1,4 +1,4 @@
-"""Says when somebody speaks: python examples/clients/detect_speech.py [--url URL] [--model vad_torchscript] WAV
+"""Find speech in a recording: python examples/clients/detect_speech.py [--url URL] [--model vad_torchscript] WAV
 
 WAV is mono, 16 kHz, 16 bits. The server keeps nothing between requests: each answer carries the state for the next.
 """

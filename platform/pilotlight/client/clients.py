@@ -7,11 +7,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, closing
 from functools import update_wrapper
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar, get_args
 
 from pilotlight.client import inference, openai
 from pilotlight.client.openai import Completion, CompletionStream
-from pilotlight.client.session import Lost, NotSent, Operation, Pause, Session, session_of
+from pilotlight.client.session import Lost, NotSent, Operation, Pause, Reply, Request, Session, session_of
 from pilotlight.client.transports import AsyncioTransport, BlockingTransport
 
 P = ParamSpec("P")
@@ -20,6 +20,7 @@ TransportT = TypeVar("TransportT")
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 TIMEOUT_S: Final = 300.0  # a cold start may take minutes
 RETRIES: Final = 3
+FAILURES: Final = (NotSent, Lost, TimeoutError)  # of a transport: the operation decides
 Verify = bool | str | ssl.SSLContext
 
 
@@ -125,6 +126,20 @@ def _asynchronous_stream(
     return _described(method, operation, AsyncIterator[Completion])
 
 
+class Done(NamedTuple, Generic[T]):
+    """End of an operation."""
+
+    result: T
+
+
+def _advance(operation: Operation[T], outcome: "Reply | Exception | None") -> "Request | Pause | Done[T]":
+    """Give an operation the outcome of its last step, None at first and after a pause; return its next step."""
+    try:
+        return operation.throw(outcome) if isinstance(outcome, Exception) else operation.send(outcome)
+    except StopIteration as end:
+        return Done(end.value)
+
+
 class Client(_BaseClient[BlockingTransport]):
     """Client of a model server, for scripts and notebooks. Threads may share one: each call has its own connection."""
 
@@ -141,20 +156,16 @@ class Client(_BaseClient[BlockingTransport]):
     embed = _blocking(openai.embed)
 
     def _run(self, operation: Operation[T]) -> T:
-        try:
-            step = next(operation)
-            while True:
-                try:
-                    if isinstance(step, Pause):
-                        time.sleep(step.seconds)
-                    reply = None if isinstance(step, Pause) else self._transport.send(step)
-                except (NotSent, Lost, TimeoutError) as error:
-                    step = operation.throw(error)
-                else:
-                    step = operation.send(reply)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        outcome: Reply | Exception | None = None
+        while not isinstance(step := _advance(operation, outcome), Done):
+            try:
+                outcome = None if isinstance(step, Pause) else self._transport.send(step)
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+            except FAILURES as error:
+                outcome = error
+        result: T = step.result
+        return result
 
     def close(self) -> None:
         """Close idle connections; the next call opens new ones."""
@@ -183,20 +194,16 @@ class AsyncClient(_BaseClient[AsyncioTransport]):
     embed = _asynchronous(openai.embed)
 
     async def _run(self, operation: Operation[T]) -> T:
-        try:
-            step = next(operation)
-            while True:
-                try:
-                    if isinstance(step, Pause):
-                        await asyncio.sleep(step.seconds)
-                    reply = None if isinstance(step, Pause) else await self._transport.send(step)
-                except (NotSent, Lost, TimeoutError) as error:
-                    step = operation.throw(error)
-                else:
-                    step = operation.send(reply)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        outcome: Reply | Exception | None = None
+        while not isinstance(step := _advance(operation, outcome), Done):
+            try:
+                outcome = None if isinstance(step, Pause) else await self._transport.send(step)
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.seconds)
+            except FAILURES as error:
+                outcome = error
+        result: T = step.result
+        return result
 
     async def close(self) -> None:
         """Close idle connections; the next call opens new ones."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Deployable: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any] | object"
 NEGATED: Final = {"wait": "--no-wait", "auto_promote": "--manual"}
-SERVING: Final = ("Ready", "Standby", "Parked")  # at zero too: the next request starts a replica
+SERVING: Final = ("Ready", "Standby", "Parked", "Degraded")  # at zero too: the next request starts a replica
 
 
 class Service(ServiceStatus, frozen=True):
@@ -37,7 +37,7 @@ class Service(ServiceStatus, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether requests are answered; a service at zero starts with the next one."""
+        """Whether requests are answered, by an earlier revision too; a service at zero starts with the next one."""
         return self.phase in SERVING
 
     @property

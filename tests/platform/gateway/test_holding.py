@@ -266,7 +266,7 @@ def test_a_request_that_outgrows_the_room_while_it_waits_is_refused_and_leaves_t
     play(case)
 
 
-def test_whoever_leaves_gives_its_room_back() -> None:
+def test_a_client_that_disconnects_frees_its_buffer() -> None:
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1")))
         _, writer = await bed.connect()

@@ -44,15 +44,14 @@ class Grammar:
 
     def __init__(self, matcher: "llguidance.LLMatcher") -> None:
         self._matcher = matcher
-        self._slow = False
 
     def allowed(self, size: int) -> Array | None:
         """Return which of the first `size` tokens may come next; None if the grammar is too complex."""
         begin = perf_counter()
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._slow = perf_counter() - begin > STEP_S
+        slow = perf_counter() - begin > STEP_S
         mask = np.unpackbits(bits, bitorder="little")[:size].astype(bool)
-        if self._slow or self._matcher.is_error() or not mask.any():
+        if slow or self._matcher.is_error() or not mask.any():
             return None
         return np.pad(mask, (0, size - len(mask)))
 
@@ -67,7 +66,8 @@ class Grammar:
 class GrammarCompiler:
     """Compiled grammars of one model, cached by their text. `ends` are the tokens that end a text."""
 
-    _late: threading.Thread | None = None  # of any model: given up, but it cannot be ended, and takes a core
+    # Compilation of any model that took too long: it cannot be ended, and takes a core.
+    _abandoned: threading.Thread | None = None
 
     def __init__(self, tokens: PromptTokenizer, ends: frozenset[int]) -> None:
         self._tokens, self._ends = tokens, sorted(ends)
@@ -89,7 +89,7 @@ class GrammarCompiler:
             raise BadField(field, f"{field} has {len(text)} characters of schemas, must have at most {MAX_SIZE}")
         if '"allOf"' in text and text.count('"pattern"') > MAX_INTERSECTED:
             raise BadField(field, f"{field} has allOf and more than {MAX_INTERSECTED} patterns; join them")
-        if self._late is not None and self._late.is_alive():
+        if self._abandoned is not None and self._abandoned.is_alive():
             raise Unavailable("another JSON schema is still being compiled; try again later")
         # A text of the schema is taken for a pattern too: a description with such counts is rare.
         for string in re.findall(r'"(?:[^"\\]|\\.)*"', text):
@@ -111,7 +111,7 @@ class GrammarCompiler:
         finally:
             threading.stack_size(previous)
         thread.join(COMPILE_S)
-        GrammarCompiler._late = None if results else thread
+        GrammarCompiler._abandoned = None if results else thread
         result = results[0] if results else f"it takes longer than {COMPILE_S:g} s to compile"
         if isinstance(result, str):
             raise BadField(field, f"{field} has a JSON schema that is not supported: {result}")

@@ -153,7 +153,7 @@ def test_a_forged_jwt_is_refused_by_the_predictor(guarded: Guarded, name: str) -
 def test_every_route_but_health_and_metrics_needs_the_token(guarded: Guarded) -> None:
     for protocol in serving_protocols():
         for each in protocol.routes:
-            path = each.pattern.format(model="small", version=1, repository="r", name="n", region="n")
+            path = each.pattern.format(model="small", version=1, repository="r", name="n", region="n", file="n.js")
             status = guarded.server.request(each.method, path, b"").status
             opened = each.action in (Action.HEALTH, Action.METRICS)
             assert (status != 401) == opened, f"{each.method} {path}: {status}"

@@ -74,7 +74,7 @@ test-security: $(VENV)/.test ## the attacks of docs/security.md, in three minute
 platform-test: $(VENV)/.test ## what runs on real Docker and Slurm daemons, which the tests bring and end; needs root and Debian
 	$(BIN)/pytest -m platform $$(grep -rl --include='test_*.py' 'mark\.platform' tests)
 
-cluster-build: $(VENV)/.test ## build Kubernetes, Knative, KEDA and the rest of the test bed, once; docs/cluster.md
+cluster-build: $(VENV)/.test ## build Kubernetes, Knative, KEDA and the rest of the test bed, once; CONTRIBUTING.md
 	$(BIN)/python -m tests.cluster.bed build
 
 cluster-up: $(VENV)/.test ## start the test bed on this machine; needs root and Linux
@@ -107,13 +107,10 @@ charts: $(VENV)/.test ## write what follows from the charts' values, lint them, 
 	$(BIN)/python -m helm.document
 	$(BIN)/python -m tests.judges.helm dist helm/inference-service helm/inference-platform
 
-docs: $(VENV)/.run ## write the pages that are made from code
-	$(BIN)/python -m tests.predictor.config.settings_page > docs/settings.md
-	$(BIN)/python -m tests.predictor.metrics.metrics_page > docs/metrics.md
-	$(BIN)/python -m tests.platform.lint.lint_page > docs/lint.md
-	$(BIN)/python -m tests.platform.catalogue.formats_page > docs/formats.md
+docs: $(VENV)/.test ## write the pages that are made from code
+	$(BIN)/python -m tests.generated_pages
 
-screenshots: $(VENV)/.test ## take the pictures of docs/console.md from a running platform, in three minutes
+screenshots: $(VENV)/.test ## take the pictures of docs/reference/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots
 
 protos: $(VENV)/.test ## compile protos/ for the predictor

@@ -257,7 +257,7 @@ _PLANNING = (
     click.option(
         "--default-mode", type=click.Choice(MODES), help="For KServe documents that name none; serverless by default."
     ),
-    click.option("--capabilities", metavar="FILE", help="What the cluster has; see docs/cli.md."),
+    click.option("--capabilities", metavar="FILE", help="What the cluster has; see docs/reference/cli.md."),
     click.option("--pod-security", type=click.Choice(LEVELS), help="Force this level on every pod."),
     HOST_TEMPLATE,
     _IMAGE_REGISTRY,

@@ -214,7 +214,7 @@ TARGET: Final = (
 )  # fmt: skip
 TARGET_OPTION: Final = click.option(
     "--target-option", multiple=True, metavar="NAME=VALUE", expose_value=False, callback=_store_in_meta(OPTIONS),
-    help="Option of the target, such as partition=gpu; repeatable, see docs/targets.md.",
+    help="Option of the target, such as partition=gpu; repeatable, see docs/how-to/targets.md.",
 )  # fmt: skip
 NAMESPACE: Final = click.option(
     "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",

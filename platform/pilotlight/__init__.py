@@ -1,6 +1,6 @@
 """The control plane: one InferenceService document becomes running replicas, on one machine or on Kubernetes.
 
-Names of the Python SDK (docs/python.md) are imported with their first use: predictors import this package too.
+Names of the Python SDK (docs/how-to/python.md) are imported with their first use: predictors import this package too.
 """
 
 TYPE_CHECKING = False  # typing is not imported, which costs milliseconds

@@ -14,7 +14,15 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "examples/**/*.md", "bench/**/*.md", "helm/*.md", "keda/*.md", "knative/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "bench/**/*.md",
+        "helm/*.md",
+        "keda/*.md",
+        "knative/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 # Code spans and indented or fenced blocks: prose may say "make sure".
@@ -70,8 +78,8 @@ def test_continuous_integration_types_only_what_the_readme_says() -> None:
 
 
 def test_the_index_of_pages_lists_every_page() -> None:
-    index = (ROOT / "docs/README.md").read_text()
-    names = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    index = (ROOT / "docs/index.md").read_text()
+    names = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"index.md"}
     assert not [name for name in names if f"({name})" not in index]
 
 

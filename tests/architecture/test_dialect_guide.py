@@ -1,4 +1,4 @@
-"""docs/dialects.md is a working dialect: its text is run against a real model, in-process and as a package's own."""
+"""The dialect in docs/architecture.md works: it is run against a real model, in-process and as a package's own."""
 
 import asyncio
 import re
@@ -8,6 +8,7 @@ from time import perf_counter
 
 import pytest
 from tests.architecture.source_tree import ROOT
+from tests.doc_pages import page_section
 
 from pilotlight_predictor import protocols
 from pilotlight_predictor.bootstrap.application import Application
@@ -18,7 +19,7 @@ from pilotlight_predictor.frontends.http.router import Dispatcher
 from pilotlight_predictor.frontends.http.server import HttpServer
 from pilotlight_predictor.server.server_state import Lifecycle
 
-GUIDE = (ROOT / "docs/dialects.md").read_text()
+GUIDE = page_section("docs/architecture.md", "Adding a protocol")
 SOURCE, ENTRY = (re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL)[0] for kind in ("python", "toml"))
 MODEL = ("--model-path", str(ROOT / "examples/iris/model.onnx"), "--model-name", "iris")
 FAILING = """

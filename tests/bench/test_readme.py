@@ -10,6 +10,7 @@ from bench.growth.curves import Growth, Point
 from bench.load import BenchError
 from bench.readme import BENCHMARKS_PAGE, SECTIONS, with_figures, write_readme
 from bench.rounds import Result
+from tests.doc_pages import page_section
 
 MACHINE = {"cpu": "A CPU", "cores": "2", "memory": "8 GiB", "kernel": "Linux 6", "arch": "x86_64", "python": "3.11.7"}
 EMBEDDED = (
@@ -72,6 +73,6 @@ def test_the_readme_has_every_figure_as_it_is_kept() -> None:
 
 
 def test_the_page_of_benchmarks_has_the_figures_of_the_cluster_as_they_are_kept() -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    text = page_section("docs/benchmarks.md", "Benchmarks")
     kept = with_figures(text, ROOT / "bench" / "results", BENCHMARKS_PAGE)
     assert text == kept, "python -m bench readme writes it"

@@ -13,7 +13,7 @@ import pytest
 from pilotlight import errors
 from platformctl import main
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/reference/cli.md"
 HEAVY = ("aiohttp", "jinja2", "numpy", "yaml", "orjson", "torch", "onnxruntime", "kubernetes", "asyncio", "difflib")
 
 

@@ -17,7 +17,7 @@ from tests.ports import free_port
 from pilotlight.targets.local.home_directory import Home
 from platformctl import main
 
-PAGES = ("README.md", "docs/cli.md")
+PAGES = ("README.md", "docs/reference/cli.md")
 VERBS = ("init", "validate", "render", "diff", "values", "explain", "dashboard", "lint")
 TYPED = re.compile(rf"^\$ (platformctl (?:{'|'.join(VERBS)})\b.*)$", re.MULTILINE)
 
@@ -76,7 +76,7 @@ def test_the_document_in_the_readme_is_the_example(call: Call) -> None:
 
 @pytest.mark.parametrize(
     ("page", "slips"),
-    [("README.md", {}), ("docs/cli.md", {"maxReplicas: 3": "maxReplicas: three"})],
+    [("README.md", {}), ("docs/reference/cli.md", {"maxReplicas: 3": "maxReplicas: three"})],
 )
 def test_the_problems_on_a_page_are_what_comes(
     page: str, slips: dict[str, str], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +93,7 @@ def test_the_problems_on_a_page_are_what_comes(
 def test_the_capabilities_on_the_page_are_all_there_are(call: Call, tmp_path: Path) -> None:
     from platformctl.options import record
 
-    block = re.search(r"```yaml\n(knative: .*?)```", (ROOT / "docs/cli.md").read_text(), re.DOTALL)
+    block = re.search(r"```yaml\n(knative: .*?)```", (ROOT / "docs/reference/cli.md").read_text(), re.DOTALL)
     assert block is not None
     (tmp_path / "cluster.yaml").write_text(block.group(1))
     assert (
@@ -106,7 +106,7 @@ def test_the_capabilities_on_the_page_are_all_there_are(call: Call, tmp_path: Pa
 def test_every_option_of_a_verb_is_on_the_page(verb: str) -> None:
     command = main.platformctl.get_command(click.Context(main.platformctl), verb)
     assert command is not None
-    page = (ROOT / "docs/cli.md").read_text()
+    page = (ROOT / "docs/reference/cli.md").read_text()
     assert not [flag for flag in flags(command) - {"--output"} if flag not in page]
 
 

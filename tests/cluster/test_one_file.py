@@ -1,4 +1,4 @@
-"""The file of docs/targets.md, "One file, four targets", on a real cluster, by the page's own command."""
+"""The file of docs/how-to/targets.md, "One file, four targets", on a real cluster, by the page's own command."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One request of the comparison: its name, under which docs/differences.md may speak of it, and what is sent."""
+"""One request of the comparison: what is sent, and the name that docs/how-to/migrate-triton.md may use for it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What docs/differences.md allows: rows of tables, each with cases and the parts of an answer that it speaks of."""
+"""What docs/how-to/migrate-triton.md allows: rows of tables, each with cases and parts of an answer."""
 
 import re
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
 
-from tests.serving import ROOT
+from tests.doc_pages import page_section
 
-PAGE = ROOT / "docs" / "differences.md"
+PAGE = ("docs/how-to/migrate-triton.md", "Differences from Triton")
 ABSENT = "(absent)"
 Aspects = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def differences() -> tuple[Difference, ...]:
     """The rows of every table on the page; the heading above a table ends with its protocol."""
     found: list[Difference] = []
     protocol = ""
-    for line in PAGE.read_text().splitlines():
+    for line in page_section(*PAGE).splitlines():
         if line.startswith("## "):
             protocol = line.split()[-1].lower()
         elif line.startswith("| `"):

@@ -1,4 +1,4 @@
-"""The same request to Triton and to us has the same answer, but for what docs/differences.md lists and explains."""
+"""The same request to Triton and to us has the same answer, but for what docs/how-to/migrate-triton.md lists."""
 
 from collections import Counter
 
@@ -77,4 +77,4 @@ def test_every_listed_difference_is_one(rpc_answers: Both, http_answers: Both) -
         for aspect in unlike(*both)
     ]
     idle = [each for each in differences() if not any(each.allows(*one) for one in found)]
-    assert not idle, "rows of docs/differences.md that no case needs"
+    assert not idle, "rows of docs/how-to/migrate-triton.md that no case needs"

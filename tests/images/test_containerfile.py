@@ -83,7 +83,7 @@ def test_each_variant_of_the_predictor_has_a_lock_with_its_packages() -> None:
 
 
 def test_its_page_lists_the_variants_as_planning_knows_them() -> None:
-    page = (ROOT / "docs/images.md").read_text()
+    page = (ROOT / "docs/how-to/kubernetes.md").read_text()
     for variant in image_variants.table():
         tag = Capabilities().own_image(variant.name).partition(":")[2]
         cells = (variant.name, f"`{tag}`", ", ".join(variant.packages), ", ".join(variant.formats))
@@ -91,7 +91,7 @@ def test_its_page_lists_the_variants_as_planning_knows_them() -> None:
 
 
 def test_an_image_of_ones_own_is_built_on_ours_and_planned_for_what_it_adds() -> None:
-    page = (ROOT / "docs/images.md").read_text()
+    page = (ROOT / "docs/how-to/kubernetes.md").read_text()
     lines = re.findall("^    (FROM|USER|RUN) (.+)$", page, re.MULTILINE)
     (name,) = re.findall("Push it as `(.+?)`", page)
     assert [word for word, _ in lines] == ["FROM", "USER", "RUN", "USER"]

@@ -1,6 +1,6 @@
 """The web console: a page that shows and controls services live. Served by the control API.
 
-Browsers authenticate by a session instead of the API's token: [page](../../../docs/console.md).
+Browsers authenticate by a session instead of the API's token: [page](../../../docs/reference/console.md).
 """
 
 from pilotlight.console.routes import areas, setup

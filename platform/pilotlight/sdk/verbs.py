@@ -87,7 +87,7 @@ class DeployOptions(WaitOptions, total=False):
 
 
 class CanaryOptions(DeployOptions, total=False):
-    """Options of `canary`: those of `platformctl canary start`, docs/canary.md. `steps` may be a list."""
+    """Options of `canary`: those of `platformctl canary start`, docs/how-to/canary.md. `steps` may be a list."""
 
     percent: int
     steps: str | Sequence[int]

@@ -1,4 +1,4 @@
-"""Problems of a document with their code and source location. docs/problems.md has the table of codes.
+"""Problems of a document with their code and source location. docs/reference/errors.md has the table of codes.
 
 Readers collect all problems instead of stopping at the first. A code has one meaning and is never reused: PL1xx for
 reading a document, PL2xx for the catalogue, PL3xx for the plan; PL4xx are the rules of `platformctl lint`.
@@ -24,7 +24,7 @@ class SourceLocation(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One error or warning. `code` is stable (`PL101`, docs/problems.md); `path` reads `spec.engine.minReplicas`."""
+    """One error or warning. `code` is stable (docs/reference/errors.md); `path` reads `spec.engine.minReplicas`."""
 
     code: str
     location: SourceLocation

@@ -2,7 +2,8 @@
 
 `prepare` imports the backend's library early; `prefetch` starts reading weights before that import. An instance has the
 `inputs` and `outputs` of the model file, from which a configuration is derived or checked. A backend imports its heavy
-library inside `load`, never at module level, so that looking it up costs nothing. How to add one: docs/backends.md.
+library inside `load`, never at module level, so that looking it up costs nothing. How to add one:
+docs/reference/backends.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -182,7 +183,7 @@ AnyInstance = Instance | DecoupledInstance
 
 
 class Parkable(Protocol):
-    """Attribute `parking` of an instance that can free its GPU memory while idle (docs/parking.md).
+    """Attribute `parking` of an instance that can free its GPU memory while idle (docs/how-to/gpus.md).
 
     Instances that share weights share it. Called by one thread at a time and, except `prepare`, never while a request
     runs.

@@ -80,7 +80,7 @@ def read_estimator(spec: LoadSpec) -> Any:
     except AttributeError as error:
         raise LoadFailed(
             f"{name} refers to code that is not here ({first_line(error)}): define the class in a package that is"
-            " installed here too, or serve it by a model.py (docs/backends.md#python)"
+            " installed here too, or serve it by a model.py (docs/reference/backends.md#python)"
         ) from error
     except Exception as error:  # of many types
         raise LoadFailed(f"{name} is damaged or no estimator that can be read: {first_line(error)}") from error

@@ -1,6 +1,6 @@
 """All settings of the predictor: name, type, default, flags, variables and help in one row each.
 
-The parser, `--help` and docs/settings.md are generated from these rows (settings_table.py). The objects are frozen:
+The parser, `--help` and the page of settings are generated from these rows (settings_table.py). The objects are frozen:
 parsed at start and passed down. Precedence: flag > environment > file > implied by `--compat` > default.
 """
 
@@ -52,7 +52,7 @@ class ServerSettings(SettingsGroup):
     id: str = setting("pilotlight", TEXT, "--id", "What the server calls itself in metadata and status.")
     workers: int = setting(
         1, count(1, 1024), "--workers",
-        "Predictors that share the ports, each a process with its own copy of the models (docs/workers.md).",
+        "Predictors that share the ports, each a process with its own copy of the models (docs/concepts/predictor.md).",
     )  # fmt: skip
     compat: str = setting(
         "", choice("", "triton", "trtis"), "--compat",
@@ -207,7 +207,8 @@ class ModelSettings(SettingsGroup):
     )
     pins: Mapping[str, Any] = setting(
         {}, value_types.PINS, "--model-pins",
-        "Content that a model URI had when its revision was deployed, set by the platform (docs/storage.md).",
+        "Content that a model URI had when its revision was deployed, set by the platform "
+        "(docs/reference/model-repository.md).",
     )  # fmt: skip
     allow_inline_files: bool = setting(
         False, BOOL, "--allow-inline-files", "Take model files that come within a repository load call."
@@ -313,7 +314,8 @@ class ObservabilitySettings(SettingsGroup):
     access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")
     files_dir: str = setting(
         "", TEXT, "--files-dir",
-        "Where trace and log files are written that an admin's call names (docs/tracing.md); empty: none may be named.",
+        "Where trace and log files are written that an admin's call names (docs/how-to/migrate-triton.md); "
+        "empty: none may be named.",
     )  # fmt: skip
     otel_endpoint: str = setting(
         "", TEXT, "--otel-endpoint", "OTLP collector for traces; empty: none.", env="OTEL_EXPORTER_OTLP_ENDPOINT"

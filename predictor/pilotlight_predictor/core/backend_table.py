@@ -1,4 +1,4 @@
-"""Table of backends. Adding one takes a module in backends/ and a line in the table (docs/backends.md).
+"""Table of backends. Adding one takes a module in backends/ and a line in the table (docs/reference/backends.md).
 
 Out-of-tree packages add theirs through the entry point group `pilotlight.backends` (name = module).
 """

@@ -1,6 +1,6 @@
 """Definitions of the predictor's metrics, except custom ones: name, type, help, labels.
 
-Used by the collector and for docs/metrics.md. Triton's metrics are of both generations, for existing dashboards and
+Used by the collector and for the page of metrics. Triton's metrics are of both generations, for existing dashboards and
 autoscalers; `nv_inference_compute_duration_us` and `nv_inference_load_ratio` are the TensorRT Inference Server's.
 """
 

@@ -212,7 +212,7 @@ def _with_decoupled(config: ModelConfig, decoupled: bool) -> ModelConfig:
     if not decoupled:
         raise LoadFailed(
             f"{config.name}: model_transaction_policy.decoupled is true, but the model answers each request once; "
-            "remove it (docs/decoupled.md says which models may have it)"
+            "remove it (docs/reference/grpc.md says which models may have it)"
         )
     return replace(config, decoupled=True, raw={**config.raw, "model_transaction_policy": {"decoupled": True}})
 

@@ -1,4 +1,4 @@
-"""Table of the HTTP serving protocols, one module each with a `PROTOCOL` (docs/dialects.md), and their codecs."""
+"""Table of the HTTP serving protocols, one module each with a `PROTOCOL` (docs/architecture.md), and their codecs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -40,7 +40,7 @@ def _plugin_protocol(point: "EntryPoint") -> ServingProtocol:
         package = point.dist.name if point.dist else point.value
         raise PredictorError(
             f"protocol plug-in '{point.name}' of {package} cannot be loaded: {type(error).__name__}: {error}; "
-            "update it (docs/dialects.md) or uninstall it"
+            "update it (docs/architecture.md) or uninstall it"
         ) from error
     return protocol
 

@@ -23,7 +23,7 @@ def config_from_settings(settings: Mapping[str, Any], path: Path) -> ModelConfig
         known = ", ".join(sorted({row.name for row in FORMATS if row.backend}))
         raise LoadFailed(
             f"{path}: implementation = {settings.get('implementation')!r}, must be a runtime of MLServer for one of"
-            f" {known}; serve a class of your own by a model.py (docs/backends.md#python)"
+            f" {known}; serve a class of your own by a model.py (docs/reference/backends.md#python)"
         )
     parameters = _parameters(settings)
     document: dict[str, Any] = {"backend": row.backend}

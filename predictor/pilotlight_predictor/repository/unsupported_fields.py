@@ -1,6 +1,7 @@
 """Unsupported configuration fields: rejected where responses would be wrong, else reported as ignored. Pure.
 
-`check_source` rejects after validation; the loader logs the ignored ones. docs/v2.md lists both under Differences.
+`check_source` rejects after validation; the loader logs the ignored ones. docs/reference/http-api.md lists
+both under Differences.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ def reject_unsupported(config: ModelConfig) -> None:
     }
     for field, is_set in unsupported.items():
         if is_set:
-            raise LoadFailed(f"{config.name}: {field} is not served yet; remove it (docs/v2.md, Differences)")
+            page = "docs/reference/http-api.md, Differences"
+            raise LoadFailed(f"{config.name}: {field} is not served yet; remove it ({page})")
 
 
 def ignored_fields(config: ModelConfig, *, graphs: bool = False) -> list[str]:

@@ -1,7 +1,7 @@
 """A real cluster on one machine: `python -m tests.cluster.bed build|up|down|image|status`, behind `make cluster-*`.
 
 Kubernetes, Knative Serving, KEDA, Prometheus and Envoy Gateway, built from Go modules and run without Docker and
-without an image registry. docs/cluster.md tells how to use it.
+without an image registry. CONTRIBUTING.md tells how to use it.
 """
 
 import argparse

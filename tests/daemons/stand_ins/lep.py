@@ -1,7 +1,7 @@
 """Stands in for `lep` and the workspace behind it: the documented verbs and flags, and what they print and exit with.
 
 An endpoint's container is a process of this machine. It has no network of its own, so that its port comes by
-INFERENCE_PORT instead of --container-port. What it stands for and what it leaves out: docs/targets.md.
+INFERENCE_PORT instead of --container-port. What it stands for and what it leaves out: docs/how-to/targets.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The section "One file, four targets" of docs/targets.md: its file, its commands, and what all targets answer to them.
+"""The section "One file, four targets" of docs/how-to/targets.md: its file, its commands, and the answers.
 
 `platformctl` is run as a program, in an environment with the variables that the file names.
 """
@@ -23,7 +23,7 @@ UNKNOWN = 3  # exit code: there is no such service
 
 def blocks() -> tuple[str, list[list[str]]]:
     """The file, and the words of each command after `platformctl`."""
-    page = (ROOT / "docs" / "targets.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "targets.md").read_text()
     section = page.partition("## One file, four targets\n")[2].partition("\n## ")[0]
     (file,), (commands,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("yaml", "text"))
     return file, [shlex.split(line)[1:] for line in commands.splitlines()]

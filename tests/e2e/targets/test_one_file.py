@@ -1,4 +1,4 @@
-"""One file deploys on local, docker and slurm by the commands of docs/targets.md; on kubernetes in tests/cluster."""
+"""One file deploys on local, docker and slurm by the commands of docs/how-to/targets.md (kubernetes: tests/cluster)."""
 
 import subprocess
 import sys

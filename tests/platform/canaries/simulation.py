@@ -1,6 +1,6 @@
 """Whole canaries in simulated time: requests drawn at random, the real judge and the real steps. No server, no clock.
 
-python tests/platform/canaries/simulation.py 250         prints the table of docs/canary.md, for so many canaries a row
+python tests/platform/canaries/simulation.py 250   prints the table of docs/how-to/canary.md, for so many canaries a row
 """
 
 import math

@@ -1,6 +1,5 @@
-"""Generator of docs/formats.md: `python -m tests.platform.catalogue.formats_page > docs/formats.md`."""
+"""Text of the section on formats in docs/reference/formats.md, made from the catalogue."""
 
-import sys
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -15,13 +14,13 @@ from pilotlight.wire.model_formats import FORMATS
 
 INTRODUCTION: Final = """# Formats
 
-This page is generated from `wire/model_formats`, the [catalogue](catalogue.md) and the [targets](targets.md); tests
-keep them equal, and plan a document for each cell.
+This section is generated from `wire/model_formats`, the [catalogue](#the-catalogue-runtimes-models-accelerators) and
+the [targets](../how-to/targets.md); tests keep them equal, and plan a document for each cell.
 
 `platformctl deploy ./model.onnx` looks at a file, a folder or a URI, says what it is and deploys it
-([page](embedded.md#a-model-on-this-machine)). A document names the format in `modelFormat.name`, or by one of its other
-names. Files of this machine are served on `local`, `docker` and `slurm`; elsewhere the model lies in a
-[store](storage.md).
+([page](../concepts/platform.md#a-model-on-this-machine)). A document names the format in
+`modelFormat.name`, or by one of its other names. Files of this machine are served on `local`, `docker` and `slurm`;
+elsewhere the model lies in a [store](model-repository.md#where-models-come-from).
 
 ## Which files are which format
 
@@ -32,8 +31,8 @@ RUNTIMES: Final = """
 ## Which runtime serves it
 
 **ours**: our own predictor is chosen. *ours*: it serves the format if `runtime: pilotlight` names it. own image: our
-predictor, in an [image of yours](images.md) with the library, since none of ours has it. Any other name:
-that [runtime](catalogue.md#which-runtime) is chosen, with its image; (v2): for `protocolVersion: v2`. –: nothing serves
+predictor, in an [image of yours](../how-to/kubernetes.md#images) with the library, since none of ours has it. Any
+other name: that [runtime](#which-runtime) is chosen, with its image; (v2): for `protocolVersion: v2`. –: nothing serves
 it there; `platformctl explain
 --runtime` says why.
 
@@ -113,7 +112,3 @@ def page() -> str:
     cells = {row.label: [shown(row, target) for target in TARGETS] for row in rows()}
     body = [f"| {label} | {' | '.join(texts)} |\n" for label, texts in cells.items() if set(texts) != {"–"}]
     return "".join([INTRODUCTION, *lines, RUNTIMES, head, *body, NOTES])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

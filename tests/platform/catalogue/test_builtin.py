@@ -2,9 +2,9 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.platform.catalogue.catalogue_cases import kserve, ome
 
 from pilotlight.catalogue.catalogue import builtin, catalogue_from, data_files
@@ -183,5 +183,5 @@ def _selected(service: Service, role: Role) -> Selection:
 
 
 def test_the_page_names_every_runtime_of_it() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "catalogue.md").read_text()
+    page = page_section("docs/reference/formats.md", "The catalogue: runtimes, models, accelerators")
     assert [runtime.name for runtime in builtin().runtimes if f"`{runtime.name}`" not in page] == []

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.engines.installed import install
 
 from pilotlight.catalogue.catalogue import builtin
@@ -11,7 +12,7 @@ from pilotlight.catalogue.runtime_score import RuntimeHost
 from pilotlight.targets.local.installed_engines import Installed, installed_engines, installed_program, search_path
 
 VLLM, SGLANG, LLAMA_CPP = engines()
-PAGE = (Path(__file__).parents[3] / "docs" / "embedded.md").read_text(encoding="utf-8")
+PAGE = page_section("docs/concepts/platform.md", "The embedded platform")
 
 
 @pytest.mark.parametrize(

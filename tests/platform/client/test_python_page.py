@@ -1,4 +1,4 @@
-"""docs/python.md, section Client: its examples run against a server, its figures are those of the code."""
+"""docs/how-to/python.md, section Client: its examples run against a server, its figures are those of the code."""
 
 import re
 import shutil
@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.onnx_models import write_python
 from tests.platform.client.conftest import SPEAKER, SPEAKER_CONFIG
 from tests.serving import ROOT, RunningServer
 
 from pilotlight.client import clients
 
-SECTION = (ROOT / "docs" / "python.md").read_text().partition("\n## Client\n")[2].partition("\n## ")[0]
+SECTION = page_section("docs/how-to/python.md", "Python").partition("\n## Client\n")[2].partition("\n## ")[0]
 EXAMPLES = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 WRITTEN_FOR = "http://127.0.0.1:8080"
 

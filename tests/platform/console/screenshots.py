@@ -19,7 +19,7 @@ from tests.embedded import FLOWER, ROOT, Platform, serverless
 from tests.platform.canaries.runner.conftest import better, iris, ledger, worse
 from tests.platform.console.chromium import FLAGS, chromium
 
-FOLDER: Final = ROOT / "docs" / "console"
+FOLDER: Final = ROOT / "docs" / "images"
 LARGEST: Final = 300_000
 WIDE: Final = ViewportSize(width=1280, height=800)
 NARROW: Final = ViewportSize(width=390, height=844)

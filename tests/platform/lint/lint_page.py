@@ -1,6 +1,5 @@
-"""Generator of docs/lint.md: `python -m tests.platform.lint.lint_page > docs/lint.md`."""
+"""Text of docs/reference/lint.md, made from the rules of lint."""
 
-import sys
 from typing import Final
 
 from pilotlight.lint import RULES, Rule
@@ -45,7 +44,3 @@ def section(rule: Rule) -> str:
 def page() -> str:
     table = "| rule | severity | of | what |\n|---|---|---|---|\n" + "".join(map(row, RULES))
     return INTRODUCTION + table + "".join(map(section, RULES))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -6,7 +6,6 @@ import pytest
 import yaml
 from tests.platform.lint import keda_cases, knative_cases, workload_cases
 from tests.platform.lint.lint_cases import Case, findings, marked_lines
-from tests.platform.lint.lint_page import page
 
 from pilotlight.lint import RULES, Rule, rules
 from pilotlight.spec.field_types import parse_path
@@ -55,10 +54,6 @@ def test_a_rule_has_a_title_a_reason_and_a_fix(rule: Rule) -> None:
     assert rule.text.fix
     assert len(rule.text.title) < 70
     assert rule.text.severity in {"error", "warning", "info"}
-
-
-def test_the_page_is_made_from_the_rules() -> None:
-    assert (Path(__file__).parents[3] / "docs/lint.md").read_text("utf-8") == page(), "make docs writes it"
 
 
 def test_every_entry_of_the_rules_has_a_check() -> None:

@@ -1,4 +1,4 @@
-"""docs/observability.md names every dashboard, alert and metric as the code has them."""
+"""docs/reference/metrics.md names every dashboard, alert and metric as the code has them."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.platform.observability.queries import ALERTS, RECORDED
 from pilotlight.observability.control_metrics import TABLE
 from pilotlight.observability.files import DASHBOARDS
 
-PAGE = (Path(__file__).parents[3] / "docs/observability.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
 
 
 def first_cells(heading: str) -> list[str]:

@@ -1,9 +1,9 @@
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.doc_pages import page_section
 from tests.platform.plan.building import annotated, changed, codes, in_mode, keda, ome, planned, refusals
 
 from pilotlight import __version__
@@ -17,7 +17,7 @@ NAMES: dict[Mode, str] = {
     "serverless": "Serverless", "raw": "RawDeployment", "multi-node": "MultiNode", "stateful": "Stateful",
 }  # fmt: skip
 MODES: tuple[Mode, ...] = ("serverless", "raw", "multi-node", "stateful")
-PAGE = (Path(__file__).parents[3] / "docs" / "modes.md").read_text(encoding="utf-8")
+PAGE = page_section("docs/reference/manifests.md", "Modes")
 
 
 class Cell(NamedTuple):

@@ -83,7 +83,7 @@ USES: dict[str, tuple[str, str]] = {
     "load balancer": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/expose: LoadBalancer\n"), "pilotlight.dev/expose"),
     "gRPC": (PLAIN + "      protocolVersion: grpc-v2\n", "protocolVersion:"),
 }  # fmt: skip
-PAGE = (Path(__file__).parents[3] / "docs" / "targets.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "targets.md").read_text(encoding="utf-8")
 
 
 def use_of(row: FeatureRow) -> tuple[str, str]:

@@ -54,7 +54,7 @@ def test_the_notebook_was_saved_without_outputs() -> None:
 
 
 def test_the_examples_of_the_page_run(environ: dict[str, str], tmp_path: Path) -> None:
-    page = (ROOT / "docs/python.md").read_text()
+    page = (ROOT / "docs/how-to/python.md").read_text()
     section = page[page.index("\n## Deploy from Python\n") :]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(blocks) >= 4

@@ -1,10 +1,10 @@
-"""The codes of docs/problems.md: meaning and remedy of each, and the codes of each section by its number."""
+"""The codes of docs/reference/errors.md: meaning and remedy of each, and the codes of each section by its number."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-_PAGE = (ROOT / "docs" / "problems.md").read_text(encoding="utf-8")
+_PAGE = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
 _ROW = re.compile(r"^\| (PL\d{3}) \| (.+) \| (.+) \|$", re.MULTILINE)
 _TITLES = {"Reading documents": "PL1", "The catalogue": "PL2", "The plan": "PL3"}
 

@@ -11,7 +11,7 @@ from pilotlight.k8s.names import ANNOTATION_CANARY
 from pilotlight.spec.canary_policy import KEYS, CanaryPolicy, Check, parse_block, parse_policy, policy_from_annotations
 
 TOLD = ("compare", "example", "check", "promql", "max", "min")  # whose defaults are told in words
-DOCS = Path(__file__).parents[3] / "docs/canary.md"
+DOCS = Path(__file__).parents[3] / "docs/how-to/canary.md"
 EVERYTHING = """\
 steps: [10, 50, 100]
 bake: 1m30s

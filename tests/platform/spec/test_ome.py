@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 
 from pilotlight.spec.load_documents import load
 from pilotlight.spec.problems import SourceLocation
@@ -187,7 +188,7 @@ def test_every_path_of_a_service_has_its_place() -> None:
 
 
 def test_the_example_on_the_page_of_documents_reads() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "documents.md").read_text()
+    page = page_section("docs/reference/manifests.md", "The documents")
     example = page.split("```yaml\n")[1].split("```")[0]
     runner = service(example).components["engine"].runner
     assert runner == {"resources": {"limits": {"nvidia.com/gpu": "1"}}}

@@ -1,4 +1,4 @@
-"""Problem codes: each one that the code uses is explained on docs/problems.md, and nothing else is."""
+"""Problem codes: each one that the code uses is explained on docs/reference/errors.md, and nothing else is."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""docs/backends.md says what is so: its examples are run, and every backend is on it."""
+"""docs/reference/backends.md says what is so: its examples are run, and every backend is on it."""
 
 import re
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.doc_pages import page_section
 
 from pilotlight_predictor import backends
 from pilotlight_predictor.backends.python import backend
 from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.errors import LoadFailed
 
-PAGE = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
+PAGE = page_section("docs/reference/backends.md", "Backends")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

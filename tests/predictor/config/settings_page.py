@@ -1,6 +1,5 @@
-"""Generator of docs/settings.md: `python -m tests.predictor.config.settings_page > docs/settings.md`."""
+"""Text of docs/reference/settings.md, made from the table of settings."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import Field, fields
 from textwrap import wrap
@@ -24,12 +23,12 @@ each mistake.
 """
 SAFEGUARDS = """
 The `/predict` dialect has them from the start: 10 MB, 1000 requests a minute, sequences of 512, 30 s, 100 messages a
-second on a stream ([page](predict.md)).
+second on a stream ([page](http-api.md#predict)).
 """
 
 
 def page() -> str:
-    """Return docs/settings.md."""
+    """Return docs/reference/settings.md."""
     sections = [item for item in fields(Settings) if item.name != "warnings"]
     return "".join([PAGE, *(part for item in sections for part in _section(item)), *_foreign_flags()])
 
@@ -56,7 +55,3 @@ def _foreign_flags() -> Iterator[str]:
     yield from (f"- `{flag}`: {reason}\n" for flag, reason in compat.REFUSED.items())
     yield "\nThese are accepted with a warning and have no effect:\n\n"
     yield from (f"{line}\n" for line in wrap(_code(sorted(compat.IGNORED)), 118, break_on_hyphens=False))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -1,6 +1,5 @@
-"""Generator of docs/metrics.md: `python -m tests.predictor.metrics.metrics_page > docs/metrics.md`."""
+"""Text of the section on metrics in docs/reference/metrics.md, made from their definitions."""
 
-import sys
 from typing import Final
 
 from pilotlight.contract import BATCH_BUCKETS, LATENCY_BUCKETS, METRICS_PORT
@@ -14,7 +13,7 @@ This page is generated from `pilotlight_predictor/metrics/definitions.py`; a tes
 Scrape `/metrics` on port {port} (with `--compat triton|trtis`: 8002), or on the serving port. The format is Prometheus
 text 0.0.4, or OpenMetrics 1.0 when the `Accept` header asks for it. Series have the same names in both; OpenMetrics
 reserves the type counter for names that end in `_total`, so there Triton's counters are typed `unknown`.
-What Python models count themselves ([page](decoupled.md)) comes after all of these.
+What Python models count themselves ([page](grpc.md#answers-in-parts)) comes after all of these.
 
 """
 
@@ -61,7 +60,3 @@ def _table(metrics: tuple[Metric, ...]) -> str:
 
 def _edges(bounds: tuple[float, ...]) -> str:
     return ", ".join(f"{bound:g}" for bound in bounds)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

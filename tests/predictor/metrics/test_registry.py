@@ -1,13 +1,11 @@
 """A whole scrape: every metric of the table, with the values that were counted."""
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from tests.predictor.metrics.metrics_page import page
 
 from pilotlight.contract import (
     METRIC_BATCH_SIZE,
@@ -201,9 +199,3 @@ def test_statistics_tell_every_version_in_order() -> None:
         metrics.model(*key)
     stats = metrics.statistics()["model_stats"]
     assert [(one["name"], one["version"]) for one in stats] == [("a", "2"), ("a", "10"), ("b", "1")]
-
-
-def test_the_documentation_is_the_table() -> None:
-    written = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
-    command = "python -m tests.predictor.metrics.metrics_page > docs/metrics.md"
-    assert written == page(), f"run: {command}"

@@ -312,7 +312,9 @@ def test_what_would_change_the_answers_and_is_not_served_is_refused(tmp_path: Pa
     async def scene() -> None:
         write_times(tmp_path, "m", 2, config)
         house = await House(tmp_path).start()
-        assert house.reasons() == {"m/1": f"m: {field} is not served yet; remove it (docs/v2.md, Differences)"}
+        assert house.reasons() == {
+            "m/1": f"m: {field} is not served yet; remove it (docs/reference/http-api.md, Differences)"
+        }
 
     play(scene())
 

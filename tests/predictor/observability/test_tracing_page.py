@@ -5,13 +5,14 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.doc_pages import page_section
 from tests.onnx_models import write_identity
-from tests.serving import ROOT, RunningServer
+from tests.serving import RunningServer
 
 from pilotlight_predictor.observability.logs import LogSettings
 from pilotlight_predictor.observability.request_traces import as_triton
 
-PAGE = (ROOT / "docs" / "tracing.md").read_text()
+PAGE = page_section("docs/how-to/migrate-triton.md", "Trace and log settings")
 (COMMAND,) = re.findall(r"^    \$ (curl .*)$", PAGE, re.MULTILINE)
 
 

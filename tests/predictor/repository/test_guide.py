@@ -8,7 +8,7 @@ import pytest
 from pilotlight_predictor.core.backend_table import TABLE
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 
-GUIDE = (Path(__file__).parents[3] / "docs/model-repository.md").read_text()
+GUIDE = (Path(__file__).parents[3] / "docs/reference/model-repository.md").read_text()
 EXAMPLES = re.findall(r"```pbtxt\n(.*?)```", GUIDE, re.DOTALL)
 
 

@@ -29,7 +29,8 @@ def read_labels(name: str, content: bytes) -> Labels:
             pairs = json.loads(text).items()
             rows = [(file, label if isinstance(label, str) else "|".join(label)) for file, label in pairs]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"labels = {name}: cannot be read ({error}); docs/batch.md shows the three forms") from None
+        hint = "docs/how-to/migrate-tao.md shows the three forms"
+        raise UsageError(f"labels = {name}: cannot be read ({error})", hint) from None
     if not rows:
         raise UsageError(f"labels = {name}: there is no label in it")
     return {file: _split_labels(label) for file, label in rows}

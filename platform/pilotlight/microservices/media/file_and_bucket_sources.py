@@ -2,7 +2,7 @@
 
 Presigning makes no connection, so that ssrf_safe_client.py checks and pins all addresses. Without credentials in the
 workspace the object must be public: none are taken from the environment. Later DNS changes and redirects in a container
-are not checked: docs/media.md.
+are not checked: docs/reference/microservices-api.md.
 """
 
 import base64

@@ -104,7 +104,8 @@ def schema(network_arch: str, declared: str = "", kind: str = "") -> Schema:
     try:
         own = msgspec.yaml.decode(declared, type=_Declaration) if declared.strip() else _Declaration()
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"{FILE} beside the model: {error}", f"docs/media.md says what {FILE} holds") from error
+        hint = f"docs/reference/microservices-api.md says what {FILE} holds"
+        raise UsageError(f"{FILE} beside the model: {error}", hint) from error
     kind = own.kind or kind or network_arch
     kind = _table().archs.get(kind, kind)
     if kind not in _table().kinds:

@@ -1,7 +1,8 @@
 """Construction of KEDA triggers; all are built here, so that unsafe combinations cannot occur.
 
 Latency scales by Value (AverageValue ignores the current count), an empty or NaN result never counts as zero latency, a
-failing Prometheus holds the replicas, and only requests wake a service from zero. docs/keda.md gives the reasons.
+failing Prometheus holds the replicas, and only requests wake a service from zero. The reasons:
+docs/concepts/autoscaling.md.
 """
 
 import math

@@ -1,1 +1,4 @@
-"""What a mode and a target do not support, as tables that plan() reads; docs/modes.md and docs/targets.md show all."""
+"""What a mode and a target do not support, as tables that plan() reads.
+
+docs/reference/manifests.md and docs/how-to/targets.md show all of them.
+"""

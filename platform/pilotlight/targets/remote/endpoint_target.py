@@ -138,7 +138,7 @@ class EndpointTarget:
         self._refuse("query metrics")
 
     def _refuse(self, verb: str) -> NoReturn:
-        raise UsageError(f"{self.name} cannot {verb}: {NO_GATEWAY}", "docs/targets.md has what each target can do")
+        raise UsageError(f"{self.name} cannot {verb}: {NO_GATEWAY}", "docs/how-to/targets.md says what each can do")
 
     def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
         with self._store() as store:

@@ -1,4 +1,6 @@
-"""Models in Hugging Face's layout for tasks other than text generation, run by transformers (docs/huggingface.md).
+"""Models in Hugging Face's layout for tasks other than text generation, run by transformers.
+
+docs/reference/backends.md describes them.
 
 A pipeline (text_pipelines.py, media_pipelines.py) computes the rows of a batch of requests at once. Weights are read as
 safetensors, or from a pytorch_model.bin that holds tensors alone; code in a model's directory is never run.

@@ -1,6 +1,6 @@
 """Routes of the OpenAI protocol: models, chat, completions, responses, embeddings, scores; under /v1 and /openai/v1.
 
-/v1/models is a route of KServe's V1 too: protocols/v1.py serves both. User documentation: docs/openai.md.
+/v1/models is a route of KServe's V1 too: protocols/v1.py serves both. User documentation: docs/reference/openai.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -174,7 +174,8 @@ def _find(
     served = server.find(name)
     capabilities = capabilities_of(served)
     if not can(capabilities):
-        raise BadField("model", f"model '{name}' is none that {verb}: it does not take {needs} (docs/openai.md)")
+        takes = f"it does not take {needs} (docs/reference/openai.md)"
+        raise BadField("model", f"model '{name}' is none that {verb}: {takes}")
     return served, capabilities
 
 

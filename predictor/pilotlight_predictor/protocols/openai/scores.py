@@ -1,6 +1,6 @@
 """Scores of pairs of texts: /score of vLLM; /rerank of vLLM, Jina and Cohere, or of text-embeddings-inference (TEI).
 
-A cross-encoder scores the pairs; for an embedding model it is the cosine of the vectors (docs/openai.md).
+A cross-encoder scores the pairs; for an embedding model it is the cosine of the vectors (docs/reference/openai.md).
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Capabilities follow from the tensors: `messages` for chat, `text_input` for completions, one text input and one vector
 output for embeddings, two texts and one score for ranking. The text backend has the first two; a Python model may have
-any of them (docs/openai.md).
+any of them (docs/reference/openai.md).
 """
 
 import base64

@@ -1,4 +1,6 @@
-"""Routes of the predict protocol: POST /predict, WebSocket /predict/stream, /healthz and /ready (docs/predict.md).
+"""Routes of the predict protocol: POST /predict, WebSocket /predict/stream, /healthz and /ready.
+
+docs/reference/http-api.md describes them.
 
 Lists of numbers in, predictions out, for models with one input. Its limits have defaults; those of other protocols
 apply only if they are set. Errors are {"detail": …}.

@@ -1,6 +1,7 @@
 """What evidence amounts to: each rule by the words and times that make it hold, and by those that do not."""
 
 import pytest
+from tests.doc_pages import page_section
 
 from pilotlight.microservices.diagnosis import RULES, Evidence, diagnose, message
 from pilotlight.microservices.registry.records import PlatformStatus
@@ -165,9 +166,8 @@ def test_every_finding_has_a_line_on_its_page() -> None:
 
     from pilotlight.microservices import diagnosis
 
-    root = Path(__file__).resolve().parents[4]
     findings = yaml.safe_load(Path(diagnosis.__file__).with_suffix(".yaml").read_text())
-    page = (root / "docs/microservices-troubleshooting.md").read_text()
+    page = page_section("docs/how-to/migrate-tao.md", "When a microservice does not answer")
     told = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
     assert told == findings.keys()
     assert len(RULES) == 12

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests import fake_docker as docker_stand_in
+from tests.doc_pages import page_section
 from tests.onnx_models import write_model as write_onnx
 from tests.platform.microservices.api.test_batches import NODES
 from tests.platform.microservices.batch.conftest import DECLARED, picture
@@ -326,7 +327,7 @@ def test_every_verb_has_help_with_an_example(ctl: Ctl) -> None:
 
 
 def test_a_network_of_ones_own_needs_one_file(ctl: Ctl, model: Path, tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[4] / "docs" / "microservices.md").read_text()
+    page = page_section("docs/how-to/migrate-tao.md", "Inference microservices")
     (tmp_path / "archs").mkdir()
     (tmp_path / "archs" / "my-network.config.json").write_text(page.partition("```json\n")[2].partition("```")[0])
     environ = {"PILOTLIGHT_ARCHS": str(tmp_path / "archs")}

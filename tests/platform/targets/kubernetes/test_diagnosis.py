@@ -31,7 +31,7 @@ def test_a_ready_pod_has_none() -> None:
         (
             {"image": "docker.io/pilotlight/predictor:0.1.0-torch", "state": {"waiting": {"reason": "ErrImagePull"}}},
             "image docker.io/pilotlight/predictor:0.1.0-torch cannot be pulled: ErrImagePull; "
-            "build it, push it and name its registry by --image-registry: docs/images.md",
+            "build it, push it and name its registry by --image-registry: docs/how-to/kubernetes.md",
         ),
         (
             {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "s3" not found'}}},

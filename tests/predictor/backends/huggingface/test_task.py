@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.predictor.backends.huggingface.conftest import answers, load_folder, request
 from tests.predictor.backends.huggingface.tiny_tasks import write_bert
 
@@ -106,7 +107,7 @@ def test_a_folder_with_code_or_onnx_is_another_backends(tmp_path: Path, file: st
 
 
 def test_each_task_is_on_the_page() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "huggingface.md").read_text()
+    page = page_section("docs/reference/backends.md", "Hugging Face models")
     for task in TASKS:
         assert f"`{task.name}`" in page
         assert all(f"{ending}`" in page for ending in task.architectures)

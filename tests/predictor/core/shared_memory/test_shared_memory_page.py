@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.doc_pages import page_section
 from tests.onnx_models import write_add_sub
-from tests.serving import ROOT, RunningServer
+from tests.serving import RunningServer
 
-PAGE = (ROOT / "docs" / "shared-memory.md").read_text()
+PAGE = page_section("docs/reference/grpc.md", "Shared memory")
 (CLIENT,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.onnx_models import write_identity
 from tests.predictor.frontends.grpc.conftest import PROTOS, grpc_address
 from tests.predictor.frontends.grpc.test_statuses import every
-from tests.serving import ROOT, RunningServer
+from tests.serving import RunningServer
 
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.grpc import services
 
-PAGE = (ROOT / "docs" / "grpc.md").read_text()
+PAGE = page_section("docs/reference/grpc.md", "V2 over gRPC")
 CLIENTS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PRINTED = (
     "[[5.1 3.5 1.4 0.2]\n [6.7 3.  5.2 2.3]]",

@@ -7,16 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.serving import ROOT, RunningServer
+from tests.doc_pages import page_section
+from tests.serving import RunningServer
 
 
-def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / "docs" / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+def blocks(section: tuple[str, str], language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page_section(*section), re.MULTILINE | re.DOTALL)
 
 
-MODEL, BY_GRPC, *_ = blocks("decoupled.md", "python")
-(BY_HTTP,) = blocks("generate.md", "python")
+DECOUPLED = ("docs/reference/grpc.md", "Answers in parts, and Triton's Python models")
+GENERATE = ("docs/reference/http-api.md", "generate and generate_stream")
+MODEL, BY_GRPC, *_ = blocks(DECOUPLED, "python")
+(BY_HTTP,) = blocks(GENERATE, "python")
 EVENTS = [f"{{'model_name': 'counts', 'model_version': '1', 'i': {i}}}" for i in range(3)]
 
 
@@ -24,7 +26,7 @@ EVENTS = [f"{{'model_name': 'counts', 'model_version': '1', 'i': {i}}}" for i in
 def server(serve_module: Callable[..., RunningServer], tmp_path_factory: pytest.TempPathFactory) -> RunningServer:
     folder = tmp_path_factory.mktemp("models") / "counts"
     (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(blocks("decoupled.md", "text")[0])
+    (folder / "config.pbtxt").write_text(blocks(DECOUPLED, "text")[0])
     (folder / "1/model.py").write_text(MODEL)
     return serve_module(folder.parent, "--grpc-port", "0")
 

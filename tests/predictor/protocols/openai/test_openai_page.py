@@ -1,4 +1,4 @@
-"""docs/openai.md and the clients say what is so: they run against a server, and every route is on the page."""
+"""docs/reference/openai.md is true: its clients run against a server, and every route is on the page."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from pilotlight_predictor.protocols.openai.request import SAMPLING, UNSUPPORTED,
 from pilotlight_predictor.protocols.openai.responses import UNSUPPORTED as UNSUPPORTED_RESPONSES
 from pilotlight_predictor.protocols.openai.routes import PROTOCOL
 
-PAGE = (ROOT / "docs" / "openai.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "openai.md").read_text()
 DIRECT = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 ANSWER = "Hello! How can I help you today?"
 

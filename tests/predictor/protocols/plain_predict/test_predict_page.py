@@ -1,4 +1,4 @@
-"""docs/predict.md says what is so: its clients run against a server, and every route and limit is on it."""
+"""docs/reference/http-api.md says what is so: its clients run against a server, and every route and limit is on it."""
 
 import re
 import shutil
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor.config import parse
@@ -15,7 +16,7 @@ from pilotlight_predictor.protocols.plain_predict.batch_and_stream import MAX_IN
 from pilotlight_predictor.protocols.plain_predict.codec import MAX_NUMBERS
 from pilotlight_predictor.protocols.plain_predict.routes import PROTOCOL
 
-PAGE = (ROOT / "docs" / "predict.md").read_text()
+PAGE = page_section("docs/reference/http-api.md", "/predict")
 HOST = "127.0.0.1:8080"
 DIRECT = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PATH": "/usr/bin:/bin"}
 

@@ -1,4 +1,4 @@
-"""docs/trtis.md says what is so, and the image client classifies with a real model."""
+"""docs/how-to/migrate-triton.md says what is so, and the image client classifies with a real model."""
 
 import os
 import re
@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.onnx_models import write_model
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor.protocols.trtis.routes import PROTOCOL
 
-PAGE = (ROOT / "docs" / "trtis.md").read_text()
+PAGE = page_section("docs/how-to/migrate-triton.md", "TensorRT Inference Server")
 CLIENT = ROOT / "examples" / "clients" / "trtis_image_client.py"
 WRITTEN_FOR = "http://127.0.0.1:8080"
 COLOURS = """

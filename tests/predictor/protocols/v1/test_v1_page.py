@@ -1,4 +1,4 @@
-"""docs/v1.md says what is so: its examples run against a server, and its routes are those of the code."""
+"""docs/reference/http-api.md is true of V1: its examples run against a server, its lists are those of the code."""
 
 import re
 import shutil
@@ -9,11 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor.protocols.v1 import PROTOCOL
 
-PAGE = (ROOT / "docs" / "v1.md").read_text()
+PAGE = page_section("docs/reference/http-api.md", "V1 over HTTP")
 WRITTEN_FOR = "http://127.0.0.1:8080"
 
 

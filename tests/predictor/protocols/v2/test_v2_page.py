@@ -1,4 +1,4 @@
-"""docs/v2.md says what is so: its examples run against a server, and its lists are those of the code."""
+"""docs/reference/http-api.md is true of V2: its examples run against a server, its lists are those of the code."""
 
 import re
 import shutil
@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.serving import ROOT, RunningServer
 
 from pilotlight_predictor import errors
 from pilotlight_predictor.core.tensors import DATATYPES
 from pilotlight_predictor.protocols.v2.routes import PROTOCOL
 
-PAGE = (ROOT / "docs" / "v2.md").read_text()
+PAGE = page_section("docs/reference/http-api.md", "V2 inference over HTTP")
 WRITTEN_FOR = "http://127.0.0.1:8080"
 
 

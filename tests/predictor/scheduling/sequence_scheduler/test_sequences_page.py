@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.doc_pages import page_section
 from tests.onnx_models import write_python
 from tests.predictor.scheduling.sequence_scheduler.sequence_models import PATIENT, SUMS, TENSORS, write_sums
-from tests.serving import ROOT, RunningServer
+from tests.serving import RunningServer
 
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 from pilotlight_predictor.repository.model_config import sequence_batching
 
-PAGE = (ROOT / "docs" / "sequences.md").read_text()
+PAGE = page_section("docs/reference/grpc.md", "Sequences")
 CONFIGS = re.findall(r"^```proto\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (CLIENT,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 

@@ -13,7 +13,7 @@ from pilotlight.targets.error_from_log import failed_event, last_error
 Json = Any
 Document = Mapping[str, Json]
 _SHORT: Final = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
-PUSH_IMAGE: Final = "build it, push it and name its registry by --image-registry: docs/images.md"
+PUSH_IMAGE: Final = "build it, push it and name its registry by --image-registry: docs/how-to/kubernetes.md"
 IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 SIDECARS: Final = ("queue-proxy", "istio-proxy", "linkerd-proxy")

@@ -1,7 +1,8 @@
 """Verification of a revision by its first answers, for models that could not be warmed up before they were ready. Pure.
 
 A predictor's /status says whether its models have answered a warm-up or a request, and how often they have failed
-before (docs/lifecycle.md). The reconciler reads it once after the start, and after requests while it is unverified.
+before (docs/concepts/predictor.md). The
+reconciler reads it once after the start, and after requests while it is unverified.
 """
 
 from collections.abc import Iterable, Mapping

@@ -83,7 +83,7 @@ class ContainerSpec:
 
     @property
     def parks(self) -> bool:
-        """Whether scaling to zero parks the last replica: the process stays, the GPU is freed (docs/parking.md)."""
+        """Whether scaling to zero parks the last replica: the process stays, the GPU is freed (docs/how-to/gpus.md)."""
         return not self.isolation and self.env.get(ENV_PARK_MEMORY, "0") not in {"", "0", "0%"}
 
 

@@ -1,6 +1,6 @@
 """GPUs of this machine: whole devices, each allocated to one replica; preemption and parking free them for others.
 
-A parked predictor has moved its models to host memory and keeps its process (docs/parking.md). Victim selection and
+A parked predictor has moved its models to host memory and keeps its process (docs/how-to/gpus.md). Victim selection and
 the memory budget are pure; the supervisor acts on them.
 """
 

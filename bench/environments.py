@@ -49,7 +49,9 @@ def peer_environment(name: str) -> Environment:
     if not stamp.exists() or stamp.read_text() != digest:
         print(f"installing {name} into .bench/{name}", file=sys.stderr)
         _uv("venv", "--quiet", "--clear", "--python", sys.executable, str(home))
-        _uv("pip", "install", "--quiet", "--python", str(environment.python), "--require-hashes", "-r", str(lock))
+        # Compiled, so that no start pays for it, whatever PYTHONDONTWRITEBYTECODE says.
+        install = ("pip", "install", "--quiet", "--compile-bytecode", "--python", str(environment.python))
+        _uv(*install, "--require-hashes", "-r", str(lock))
         stamp.write_text(digest)
     return environment
 

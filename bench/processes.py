@@ -60,7 +60,7 @@ def running(
         process = subprocess.Popen(
             command.argv,
             cwd=command.cwd,
-            env={**os.environ, **command.env},
+            env={**_environment(), **command.env},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -109,6 +109,11 @@ def settled_memory_mb(
             return current
         last = current
     return last
+
+
+def _environment() -> dict[str, str]:
+    """Return our own, but let servers cache what Python compiles, or each start would compile every module again."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _wait_ready(process: subprocess.Popen[bytes], port: int, model: str, deadline: float, log: Path) -> None:

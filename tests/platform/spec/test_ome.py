@@ -188,7 +188,7 @@ def test_every_path_of_a_service_has_its_place() -> None:
 
 
 def test_the_example_on_the_page_of_documents_reads() -> None:
-    page = page_section("docs/reference/manifests.md", "The documents")
+    page = page_section("docs/reference/manifests.md", "Supported kinds")
     example = page.split("```yaml\n")[1].split("```")[0]
     runner = service(example).components["engine"].runner
     assert runner == {"resources": {"limits": {"nvidia.com/gpu": "1"}}}

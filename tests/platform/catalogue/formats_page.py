@@ -14,33 +14,29 @@ from pilotlight.wire.model_formats import FORMATS
 
 INTRODUCTION: Final = """# Formats
 
-This section is generated from `wire/model_formats`, the [catalogue](#the-catalogue-runtimes-models-accelerators) and
-the [targets](../how-to/targets.md); tests keep them equal, and plan a document for each cell.
-
-`platformctl deploy ./model.onnx` looks at a file, a folder or a URI, says what it is and deploys it
-([page](../concepts/platform.md#a-model-on-this-machine)). A document names the format in
-`modelFormat.name`, or by one of its other names. Files of this machine are served on `local`, `docker` and `slurm`;
-elsewhere the model lies in a [store](model-repository.md#where-models-come-from).
+`platformctl deploy ./model.onnx` detects the format of a file, a folder or a URI
+([details](../concepts/platform.md#a-model-on-this-machine)); a manifest gives it in `modelFormat.name`, by name or
+alias. `local`, `docker` and `slurm` serve local files; elsewhere the model must be in a
+[store](model-repository.md#where-models-come-from).
 
 ## Which files are which format
 
-| `modelFormat.name` | what | also called | files | install |
+| `modelFormat.name` | content | aliases | files | extra |
 |---|---|---|---|---|
 """
 RUNTIMES: Final = """
 ## Which runtime serves it
 
-**ours**: our own predictor is chosen. *ours*: it serves the format if `runtime: pilotlight` names it. own image: our
-predictor, in an [image of yours](../how-to/kubernetes.md#images) with the library, since none of ours has it. Any
-other name: that [runtime](#which-runtime) is chosen, with its image; (v2): for `protocolVersion: v2`. –: nothing serves
-it there; `platformctl explain
---runtime` says why.
+**ours**: our predictor is selected. *ours*: our predictor, if the manifest sets `runtime: pilotlight`. own image: our
+predictor, in [your own image](../how-to/kubernetes.md#images) with the library. Another name: that
+[runtime](#which-runtime) with its image; (v2): for `protocolVersion: v2`. –: not supported there;
+`platformctl explain --runtime` shows why.
 
 | format | """
 NOTES: Final = """
 A pickle runs code when it is loaded. Our predictor loads one only if its SHA-256 is pinned: `deploy ./wine.joblib
---trust-pickle`, or `INFERENCE_TRUST_PICKLE: FILE=SHA256` in the `env` of the model. Where other images run, a model
-that may be a pickle and is not pinned goes to KServe's servers instead, which load any.
+--trust-pickle`, or `INFERENCE_TRUST_PICKLE: FILE=SHA256` in the `env` of the model ("trusted" above). On targets that
+run other images, a possible pickle without a pin goes to KServe's servers, which load any.
 """
 
 
@@ -66,7 +62,7 @@ def rows() -> list[Row]:
 
 
 def specs(row: Row) -> list[ModelSpec]:
-    """Return what a document may say, the shortest first: no more than the format, the protocol V2, our runtime."""
+    """Return what a manifest may say, the shortest first: no more than the format, the protocol V2, our runtime."""
     env = [{"name": "INFERENCE_TRUST_PICKLE", "value": f"it={'0' * 64}"}] if row.trusted else []
     plain = ModelSpec(row.format, storage_uri=row.uri, container={"env": env})
     return [plain, replace(plain, protocol="v2"), replace(plain, runtime="pilotlight")]
@@ -101,14 +97,16 @@ def page() -> str:
     files: dict[str, tuple[str, list[str], list[str], str]] = {}
     for each in FORMATS:
         endings = [f"`{ending}`" for ending in (*each.suffixes, *each.signs)]
-        install = f"`pilotlight[{each.extra}]`" if each.extra else ""
-        old = files.get(each.name, (each.phrase, [], [], install))
+        extra = f"`{each.extra}`" if each.extra else ""
+        old = files.get(each.name, (each.phrase, [], [], extra))
         files[each.name] = (old[0], [*old[1], *map("`{}`".format, each.aliases)], [*old[2], *endings], old[3])
     lines = [
-        f"| `{name}` | {phrase} | {', '.join(aliases)} | {', '.join(endings)} | {install} |\n"
-        for name, (phrase, aliases, endings, install) in files.items()
+        f"| `{name}` | {phrase} | {', '.join(aliases)} | {', '.join(endings)} | {extra} |\n"
+        for name, (phrase, aliases, endings, extra) in files.items()
     ]
     head = f"{' | '.join(TARGETS)} |\n|---|{'---|' * len(TARGETS)}\n"
-    cells = {row.label: [shown(row, target) for target in TARGETS] for row in rows()}
-    body = [f"| {label} | {' | '.join(texts)} |\n" for label, texts in cells.items() if set(texts) != {"–"}]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for row in rows():
+        alike.setdefault(tuple(shown(row, target) for target in TARGETS), []).append(row.label)
+    body = [f"| {'; '.join(labels)} | {' | '.join(texts)} |\n" for texts, labels in alike.items() if {*texts} != {"–"}]
     return "".join([INTRODUCTION, *lines, RUNTIMES, head, *body, NOTES])

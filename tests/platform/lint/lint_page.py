@@ -5,28 +5,26 @@ from typing import Final
 from pilotlight.lint import RULES, Rule
 from pilotlight.lint.rule import KNATIVE
 
-INTRODUCTION: Final = """# Lint
+INTRODUCTION: Final = """# Lint rules
 
-This page is generated from `platform/pilotlight/lint/rules.yaml`; a test keeps the two equal.
+`platformctl lint -f FILE-OR-FOLDER` finds dangerous settings in ScaledObjects, Knative Services, Deployments,
+StatefulSets, LeaderWorkerSets and HPAs, whatever tool created them. It needs no cluster and checks the files
+together: an HPA beside a ScaledObject is found only if both are given.
 
-The linter reads any ScaledObject and Knative Service, and the Deployments, StatefulSets, LeaderWorkerSets and HPAs
-beside them, whoever wrote them, and explains what is dangerous. Files are judged together: an HPA beside a ScaledObject
-is found only when both are given. Nothing needs a cluster: `lint -f FILE-OR-FOLDER` is a verb of platformctl,
-`pilotlight.lint.lint_files` the function behind it.
-
-- **error**: refused by the API server or a webhook, or does something else than it says
-- **warning**: dangerous: it works until the day it matters
+- **error**: rejected by the API server or a webhook, or has another effect than written
+- **warning**: works now, and fails under load or during an outage
 - **info**: worth knowing
 
-A finding in JSON has these keys, always all of them: `rule`, `severity`, `object`, `path`, `file`, `line`, `column`,
-`message`, `fix`. Facts are those of KEDA 2.21, Knative Serving 1.15 and later, and Kubernetes 1.34.
+A finding in JSON always has `rule`, `severity`, `object`, `path`, `file`, `line`, `column`, `message` and `fix`.
+Rules reflect KEDA 2.21, Knative Serving 1.15 and later, and Kubernetes 1.34. The Python function is
+`pilotlight.lint.lint_files`.
 
-PL430, PL470, PL472 and PL488 are not said of objects that `render` wrote (label `pilotlight.dev/service`): planning
-decides these by what it knows of the cluster, and `explain` gives the reason. Nothing else is said of them either,
-unless the document asks for it.
+PL430, PL470, PL472 and PL488 are not reported for objects that `render` wrote (label `pilotlight.dev/service`): the
+plan decides these for the cluster, and `explain` gives the reason.
 
-To add a rule, write its entry in `rules.yaml`, a function under `@rule(id)` in the module of its kind, and a bad and a
-good manifest in `tests/platform/lint/`; then `make docs`.
+To add a rule, add an entry to `platform/pilotlight/lint/rules.yaml`, from which this page is generated, a function
+under `@rule(id)` in the module of its kind, and a bad and a good manifest in `tests/platform/lint/`; then run `make
+docs`.
 
 """
 
@@ -42,5 +40,5 @@ def section(rule: Rule) -> str:
 
 
 def page() -> str:
-    table = "| rule | severity | of | what |\n|---|---|---|---|\n" + "".join(map(row, RULES))
+    table = "| rule | severity | kind | finding |\n|---|---|---|---|\n" + "".join(map(row, RULES))
     return INTRODUCTION + table + "".join(map(section, RULES))

@@ -15,15 +15,16 @@ PAGE = f"""# Settings of the predictor
 
 <!-- made by `make docs`; change the rows in config/setting_definitions.py instead -->
 
-A setting is a flag, a variable or a key of the file that `--config` (or `INFERENCE_CONFIG`) names; the first of flag,
-variable, file and default that is given holds. `--flag value` and `--flag=value` are the same, dashes and underscores
-too. A setting that may be repeated is separated by commas in a variable and is a list in the file. The file may carry
-`apiVersion: {API_VERSION}`. A value that cannot hold ends the start with exit code 2 and one sentence for
-each mistake.
+All settings of `platformctl serve`. Each can be a flag, an environment variable or a key of the file given by
+`--config` (or `INFERENCE_CONFIG`); precedence is flag, variable, file, default.
+
+`--flag value` and `--flag=value` are equal, as are dashes and underscores. Repeatable settings are comma-separated in
+a variable and a list in the file. The file may contain `apiVersion: {API_VERSION}`. Invalid values exit with code 2
+and list every error.
 """
 SAFEGUARDS = """
-The `/predict` dialect has them from the start: 10 MB, 1000 requests a minute, sequences of 512, 30 s, 100 messages a
-second on a stream ([page](http-api.md#predict)).
+Defaults for `/predict`: 10 MB, 1000 requests a minute, sequences of 512, 30 s, 100 messages a second on a stream
+([details](http-api.md#predict)).
 """
 
 
@@ -35,7 +36,7 @@ def page() -> str:
 
 def _section(item: "Field[Any]") -> Iterator[str]:
     yield f"\n## {item.name}\n\n{type(item.default).__doc__}\n{SAFEGUARDS if item.name == 'safeguards' else ''}\n"
-    yield "| key | flags | variables | value | default | what it does |\n|---|---|---|---|---|---|\n"
+    yield "| key | flags | variables | value | default | meaning |\n|---|---|---|---|---|---|\n"
     for row in ROWS:
         if row.key.startswith(f"{item.name}."):
             default = f"`{shown(row.default)}`" if default_text(row) else ""
@@ -49,9 +50,9 @@ def _code(words: Any) -> str:
 
 def _foreign_flags() -> Iterator[str]:
     yield "\n## Flags of Triton and TensorRT Inference Server\n\n"
-    yield "Those with the same meaning are in the tables above. These are translated:\n\n"
+    yield "Flags with the same meaning are in the tables above. These are translated:\n\n"
     yield from (f"- `{flag}`: {text}\n" for flag, text in compat.TRANSLATED.items())
-    yield "\nThese protect the server and are therefore refused, with what to use instead:\n\n"
+    yield "\nThese protect the server, so they are rejected; use instead:\n\n"
     yield from (f"- `{flag}`: {reason}\n" for flag, reason in compat.REFUSED.items())
     yield "\nThese are accepted with a warning and have no effect:\n\n"
     yield from (f"{line}\n" for line in wrap(_code(sorted(compat.IGNORED)), 118, break_on_hyphens=False))

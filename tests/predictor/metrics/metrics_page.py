@@ -8,37 +8,34 @@ from pilotlight_predictor.metrics.model_stats import FAILURE_REASONS, LOAD_RATIO
 
 INTRODUCTION: Final = """# Metrics of a predictor
 
-This page is generated from `pilotlight_predictor/metrics/definitions.py`; a test keeps the two equal.
-
-Scrape `/metrics` on port {port} (with `--compat triton|trtis`: 8002), or on the serving port. The format is Prometheus
-text 0.0.4, or OpenMetrics 1.0 when the `Accept` header asks for it. Series have the same names in both; OpenMetrics
-reserves the type counter for names that end in `_total`, so there Triton's counters are typed `unknown`.
-What Python models count themselves ([page](grpc.md#answers-in-parts)) comes after all of these.
+Scrape `/metrics` on port {port} (with `--compat triton|trtis`: 8002), or on the serving port. The format is
+Prometheus text 0.0.4, or OpenMetrics 1.0 if the `Accept` header requests it; names are the same in both, but
+OpenMetrics types Triton's counters, whose names do not end in `_total`, as `unknown`. [Custom
+metrics](grpc.md#triton_python_backend_utils) of Python models follow these.
 
 """
 
 PILOTLIGHT_SECTION: Final = """## Pilotlight
 
-Every series also carries {identity}, as far as they are set
-(`observability.service`, `.namespace` and `.revision` in settings.md). `version` and `model` are empty for requests
-that reached no model.
+Every series also has {identity}, if set (`observability.service`, `.namespace` and `.revision` in
+[settings](settings.md)). `version` and `model` are empty for requests that reached no model.
 
-- Buckets of seconds, so chosen that common objectives are edges: {latency}
-- Buckets of batch sizes: {batch}
+- Latency buckets in seconds: {latency}
+- Batch size buckets: {batch}
 
 """
 
 TRITON_SECTION: Final = """## Triton
 
-The names, types and labels of NVIDIA Triton and, where they differ, of the TensorRT Inference Server before it
-(`nv_inference_compute_duration_us`, `nv_inference_load_ratio`). A tag `team` among a model's `metric_tags` becomes the
-label `_team`. Every request of a batch is charged the compute time of the whole batch, as Triton does, so
-`nv_inference_compute_infer_duration_us` / `nv_inference_request_success` is what a request experienced. Cache metrics
-appear for models with a response cache, GPU metrics where the `gpu` extra is installed and NVML finds a device; these
-are sampled each second, off the request path.
+Names, types and labels of NVIDIA Triton and, where they differ, of the TensorRT Inference Server
+(`nv_inference_compute_duration_us`, `nv_inference_load_ratio`). A tag `team` in a model's `metric_tags` becomes the
+label `_team`. As in Triton, every request of a batch is charged the compute time of the whole batch, so
+`nv_inference_compute_infer_duration_us` / `nv_inference_request_success` is the compute time per request. Cache
+metrics exist for models with a response cache, GPU metrics with the `gpu` extra and an NVML device (sampled each
+second).
 
 - `reason` of a failure: {reasons}
-- Buckets of the load ratio: {ratio}
+- Load ratio buckets: {ratio}
 
 """
 
@@ -55,7 +52,7 @@ def page() -> str:
 
 def _table(metrics: tuple[Metric, ...]) -> str:
     rows = [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |\n" for m in metrics]
-    return "| name | type | labels | what it says |\n|---|---|---|---|\n" + "".join(rows)
+    return "| name | type | labels | meaning |\n|---|---|---|---|\n" + "".join(rows)
 
 
 def _edges(bounds: tuple[float, ...]) -> str:

@@ -69,7 +69,7 @@ def test_the_example_runs(iris: RunningServer) -> None:
 def test_the_flags_of_a_split_are_taken() -> None:
     (command,) = (block for block in blocks("bash") if "--version-weight" in block)
     words = command.replace("\\\n", " ").split()
-    settings = parse(words[words.index("pilotlight_predictor") + 1 :], {})
+    settings = parse(words[words.index("serve") + 1 :], {})
     assert settings.model.version_weights == {"v1.2.0": 10, "v1.1.0": 90}
 
 

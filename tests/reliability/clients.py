@@ -116,7 +116,7 @@ async def slow_bodies(run: Scenario) -> None:
 
 @row(GROUP)
 async def idle_connections(run: Scenario) -> None:
-    """2,000 connections are opened, get one answer each, and stay idle.
+    """2,000 connections are opened, get one response each, and stay idle.
 
     Others lose nothing; an idle connection costs the gateway at most 16 KiB.
     """
@@ -138,9 +138,9 @@ async def idle_connections(run: Scenario) -> None:
 
 @row(GROUP)
 async def large_answers(run: Scenario) -> None:
-    """Three answers of 100 MB are read, and five clients never read theirs.
+    """Three responses of 100 MB are read, and five clients never read theirs.
 
-    The answers are right, others lose nothing, and the gateway grows by less than 32 MiB.
+    The responses are correct, others lose nothing, and the gateway grows by less than 32 MiB.
     """
     folder = run.folder / "large"
     folder.mkdir()
@@ -217,7 +217,7 @@ async def hostile_requests(run: Scenario) -> None:
 async def malformed_requests(run: Scenario) -> None:
     """10,000 malformed V2 requests: wrong shapes, types, names and JSON, and good ones with bytes exchanged.
 
-    Never a 5xx, never a crash: 400, and answers to what is valid after all.
+    Never a 5xx, never a crash: 400, or a response if the request is valid.
     """
     folder = run.folder / "echo"
     folder.mkdir()

@@ -14,7 +14,7 @@ from tests.reliability.table import TABLE, Row, Run, row
 GROUP = "Processes killed, stopped and terminated"
 LOAD_S = 1.0  # what the start of the small model may take on a busy machine, above the 2 s of a replacement
 STOPPED_S = 10.0
-RACE = " At most one request each time is reset, on a kept connection that the gateway closes in the same moment."
+RACE = " At most one request each time is reset, on a keep-alive connection that the gateway closes at the same moment."
 ON_DEMAND = ("pilot light",)  # started with the next replica that it can fork
 
 
@@ -75,12 +75,12 @@ def killed_together(kinds: tuple[str, ...], times: int, cost: str, *, short: boo
     lost = {"": "Nothing is lost", "reset": "Only requests in flight in the gateway are reset"}
     expectation = lost.get(cost, "Only requests in flight in the killed processes fail")
     if {"gateway", "control"} <= set(kinds):
-        expectation += ", and connections are refused for a moment, since both that hold the listening sockets are gone"
+        expectation += ", and connections are refused briefly, since both holders of the listening sockets are gone"
     add(
         f"{'-and-'.join(kind.replace(' ', '-') for kind in kinds)}-killed",
         f"{capitalised(together)} {'are' if len(kinds) > 1 else 'is'} killed with SIGKILL"
         f"{' at once' if len(kinds) > 1 else ''}, {times} times.",
-        f"{expectation}; serving is back within {BACK_S:g} s, and what was killed runs again within 10 s"
+        f"{expectation}; serving resumes within {BACK_S:g} s, killed processes within 10 s"
         f"{', the pilot light with the next start' if 'pilot light' in kinds else ''}.",
         run_row,
         short,
@@ -114,9 +114,9 @@ killed_together(("replica", "pilot light"), 4, "refused")
 
 @row(GROUP, short=True)
 async def everything_but_replicas_killed(run: Scenario) -> None:
-    """Parent, control process, gateway and pilot light are killed at once; 2 s later `platformctl up` is typed.
+    """Parent, control process, gateway and pilot light are killed at once; `platformctl up` runs 2 s later.
 
-    Connections are refused until then; `up` adopts the replicas, none is started anew.
+    Connections are refused until then; `up` adopts the replicas, none is restarted.
     """
     await run.serve()
     replicas = run.pids("replica")
@@ -150,7 +150,7 @@ def stopped(kind: str, *, short: bool = False) -> None:
     add(
         f"{kind.replace(' ', '-') or 'machine'}-stopped",
         f"{capitalised(subject)} stopped for {STOPPED_S:g} s (SIGSTOP), then continued.",
-        "Nothing is lost; answers are late by at most the pause.",
+        "Nothing is lost; responses are delayed by at most the pause.",
         run_row,
         short,
     )
@@ -189,7 +189,7 @@ for each in ("replica", "gateway", "control", "pilot light"):
 
 @row(GROUP)
 async def crashes_then_zero(run: Scenario) -> None:
-    """The replica of a service with minReplicas 0 is killed 5 times; then the service falls to zero.
+    """The replica of a service with minReplicas 0 is killed 5 times; then the service scales to zero.
 
     Each request wakes it again, also from zero afterwards, within its back-off of at most 30 s.
     """
@@ -221,7 +221,7 @@ async def gateway_killed_under_grpc(run: Scenario) -> None:
 async def replica_killed_under_grpc(run: Scenario) -> None:
     """One of two replicas is killed with SIGKILL 4 times while calls come over gRPC.
 
-    Only calls that the replica was executing fail, with UNAVAILABLE; the other one answers the rest.
+    Only calls that the replica was executing fail, with UNAVAILABLE; the other one serves the rest.
     """
     await grpc_row(run, "replica", 2 + LOAD_S)
 
@@ -249,7 +249,7 @@ async def grpc_row(run: Scenario, kind: str, back_s: float) -> None:
 @row(GROUP)
 async def racing_control_processes(run: Scenario) -> None:
     """Six `platformctl up` race after each of 3 kills of the control process; then a second control process and a
-    second gateway are started by hand.
+    second gateway are started manually.
 
     One wins, the others find it and end; nothing is lost.
     """

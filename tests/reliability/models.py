@@ -47,7 +47,7 @@ async def model_leaks(run: Scenario) -> None:
 async def model_hangs(run: Scenario) -> None:
     """One request never returns (timeout: 2 s); one replica, 10 requests a second.
 
-    It and those behind it end with 504 at their deadline; the replica is given up and replaced within 25 s, and an
+    It and those behind it get 504 at their deadline; the replica is replaced within 25 s, and an
     event names the model. Then all is right again.
     """
     await hung(run, "time.sleep(100000)")

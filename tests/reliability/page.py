@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.reliability.table import Outcome, Row
+from tests.reliability.table import BUSY, Outcome, Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -51,21 +51,22 @@ def markdown(table: list[Row], stored: dict[str, Any], machine: str) -> str:
     sent = sum(record["counts"]["sent"] for record in chosen.values())
     wrong = sum(record["counts"]["wrong"] for record in chosen.values())
     parts = [f"{HEAD.read_text()}\nMeasured {' and '.join(dates)}, commit {', '.join(commits)}, on {machine}.\n"]
-    parts.append(f"Over all rows: {sent:,} requests, {wrong} wrong answers.\n")
+    parts.append(f"Total: {sent:,} requests, {wrong} wrong responses.\n")
     for group in dict.fromkeys(row.group for row in table):
         parts.append(f"### {group}\n")
         parts.append(
-            "| row | injected | expected | sent | right | wrong | refused | reset | lost | back after (s) | verdict |"
+            "| row | fault | expected | sent | correct | wrong | errors | reset | none | outage (s) | verdict |"
         )
         parts.append("|---|---|---|---|---|---|---|---|---|---|---|")
         parts += [line(row, chosen.get(row.name)) for row in table if row.group == group]
         parts.append("")
     if missed := {name: record["missed"] for name, record in chosen.items() if record["missed"]}:
-        parts.append("## Expectations that were missed\n")
+        parts.append("## Missed expectations\n")
         parts += [f"- `{name}`: {cell(text)}" for name, texts in missed.items() for text in texts[:3]]
         parts.append("")
-    if notes := {name: record["notes"] for name, record in chosen.items() if record["notes"]}:
-        parts.append("## What rows noted\n")
+    notes = {name: [text for text in record["notes"] if not text.startswith(BUSY)] for name, record in chosen.items()}
+    if notes := {name: texts for name, texts in notes.items() if texts}:
+        parts.append("## Notes\n")
         parts += [f"- `{name}`: {cell('; '.join(texts))}" for name, texts in notes.items()]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -75,7 +76,8 @@ def line(row: Row, record: dict[str, Any] | None) -> str:
         verdict = record["verdict"] if record else "not run"
         numbers = ["–"] * 7
     else:
-        verdict = record["verdict"]
+        busy = next((f", {text.removeprefix(BUSY)}" for text in record["notes"] if text.startswith(BUSY)), "")
+        verdict = record["verdict"] + busy
         numbers = [f"{count:,}" for count in record["counts"].values()] + [f"{record['back_s']:.1f}"]
     return f"| {' | '.join([f'`{row.name}`', cell(row.fault), cell(row.expectation), *numbers, verdict])} |"
 

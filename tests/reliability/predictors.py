@@ -45,7 +45,7 @@ def load(server: RunningServer, **how: Any) -> Load:
 async def predictor_terminated(run: Scenario) -> None:
     """SIGTERM while 6 requests, 12 s of work for one instance, are executed or wait; new clients come.
 
-    All six are answered, new connections are refused, and the process ends with 0.
+    All six get a response, new connections are refused, and the process exits with code 0.
     """
     work_s = run.times(12, 2) / 6  # one instance: one after the other
     with served(run) as server:
@@ -113,7 +113,7 @@ async def unloads(run: Scenario) -> None:
 async def clients_cancel(run: Scenario) -> None:
     """100 clients leave while their requests wait behind a slow one.
 
-    At most the one that was executed runs to its end; the next client is answered at once.
+    At most the one in execution runs to its end; the next client is served immediately.
     """
     with served(run) as server:
         connections = [Connection(server.port) for _ in range(101)]
@@ -206,9 +206,9 @@ async def many_requests(run: Scenario) -> None:
 
 @row(GROUP)
 async def streams_cut(run: Scenario) -> None:
-    """40 gRPC streams of a decoupled model are cut by their clients after 5 of 500 answers.
+    """40 gRPC streams of a decoupled model are cancelled by their clients after 5 of 500 responses.
 
-    The model learns of each; threads, descriptors and requests in flight return to what they were.
+    The model is notified of each; threads, descriptors and requests in flight return to what they were.
     """
     source = """
 import time
@@ -250,7 +250,7 @@ class TritonPythonModel:
         cancelled = marks.stat().st_size
         run.counts.sent = run.counts.right = 40
         threads = next(line for line in status.read_text().splitlines() if line.startswith("Threads"))
-        run.notes.append(f"{cancelled} of 40 learned of it; {threads}")
+        run.notes.append(f"{cancelled} of 40 notified; {threads}")
 
 
 async def cut_streams(port: int, count: int) -> None:

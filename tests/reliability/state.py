@@ -67,7 +67,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
 async def disk_full(run: Scenario) -> None:
     """The home folder, a file system of its own, is full; replica, gateway and control process are killed meanwhile.
 
-    Changes are refused in one sentence, serving goes on: only what was in flight fails. Changes work once there is
+    Changes are rejected with a clear error, serving continues: only requests in flight fail. Changes work once there is
     space.
     """
     with mounted(run.home.root, "size=300m,mode=0700"):
@@ -102,7 +102,7 @@ async def disk_full(run: Scenario) -> None:
 async def state_damaged(run: Scenario) -> None:
     """state.db is overwritten in the middle, cut, or loses its head; then the control process is killed.
 
-    Serving goes on; `up` and `doctor` fail with the reason, and `down` ends everything. A backup brings it back.
+    Serving continues; `up` and `doctor` report the reason, and `down` stops everything. A backup restores it.
     """
     for damage in ("overwritten", "cut", "headless")[: run.times(3, 1)]:
         await run.serve(least=1, most=1)
@@ -158,7 +158,7 @@ async def journal_lost(run: Scenario) -> None:
 async def home_removed(run: Scenario) -> None:
     """The home folder of a running platform is removed.
 
-    Serving goes on; `status` fails and says why; `down` ends everything.
+    Serving continues; `status` reports the reason; `down` stops everything.
     """
     await run.serve(least=1, most=1)
     async with Load(run.gateway_port, rate=20) as load:
@@ -188,7 +188,7 @@ async def home_read_only(run: Scenario) -> None:
 async def few_descriptors(run: Scenario) -> None:
     """The gateway may open 64 files, and 120 idle connections come.
 
-    Requests are answered; once the connections are gone, new ones are served at once.
+    Requests are served; once the connections are gone, new ones are served immediately.
     """
     await run.serve(least=1, most=1)
     (gateway,) = run.pids("gateway")
@@ -209,7 +209,7 @@ async def few_processes(run: Scenario) -> None:
     """No process of the platform may start another one (pids cgroup) while the replica and the gateway are killed; the
     limit is lifted after 5 s.
 
-    Nothing answers meanwhile; all is back within 30 s after that, by itself.
+    No response meanwhile; everything recovers within 30 s after that.
     """
     group = PIDS / f"pilotlight-faults-{os.getpid()}"
     try:
@@ -293,7 +293,7 @@ async def much_output(run: Scenario) -> None:
 
 @row(GROUP)
 async def machine_restarted(run: Scenario) -> None:
-    """Every process is killed, replicas and log writer too, as by a power cut; then `platformctl up` is typed.
+    """Every process is killed, replicas and log writer too, as by a power cut; then `platformctl up` runs.
 
     All services are back as they were deployed within 10 s.
     """

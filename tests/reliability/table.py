@@ -12,6 +12,7 @@ from tests.reliability.load import Counts
 from tests.reliability.scenario import Scenario, patience
 
 Run = Callable[[Scenario], Awaitable[None]]
+BUSY = "the machine was busy: bounds in seconds "  # begins the note that time bounds were scaled
 
 
 class Unavailable(Exception):
@@ -76,7 +77,7 @@ def execute(row: Row, folder: Path, short: bool, limit_s: float) -> Outcome:
     finally:
         scenario.finish()
     if (factor := patience()) > 1.2:
-        scenario.notes.append(f"the machine was busy: bounds in seconds × {factor:.1f}")
+        scenario.notes.append(f"{BUSY}× {factor:.1f}")
     outcome.counts, outcome.back_s = scenario.counts, scenario.back_s
     outcome.missed, outcome.notes = scenario.missed, scenario.notes
     outcome.seconds = time.monotonic() - began

@@ -53,7 +53,7 @@ async def scale_to_zero_and_back(run: Scenario) -> None:
     """Ten services with a window of 6 s get a request 6 to 12 s after the last one, five times each: at all points of
     their way to zero.
 
-    Every request is answered, those that come late by a cold start.
+    Every request gets a response, after a cold start if necessary.
     """
     names = [f"z{number}" for number in range(run.times(10, 5))]
     uri = run.model()
@@ -118,7 +118,7 @@ async def broken_models(run: Scenario) -> None:
     """New releases whose model raises, hangs, outgrows its memory limit, dies by a signal, is cut off, or fails its
     warm-up.
 
-    `deploy` fails and `status` says why; the release before serves on, nothing is lost.
+    `deploy` fails and `status` reports why; the previous release keeps serving, nothing is lost.
     """
     await run.serve(least=1)
     async with Load(run.gateway_port, rate=20) as load:
@@ -161,7 +161,7 @@ async def model_edited_in_place(run: Scenario) -> None:
 async def unverified_release(run: Scenario) -> None:
     """A release whose model declares no inputs, so that no warm-up can try it, and which raises on every request.
 
-    Its first answers decide: after 5 with status 500 the release before is brought back; at most 10 requests fail.
+    After 5 responses with status 500 the previous release is restored; at most 10 requests fail.
     """
     await run.serve(least=1, most=1)
     folder = run.folder / "bad"

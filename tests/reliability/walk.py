@@ -152,7 +152,7 @@ async def random_walk(run: Scenario) -> None:
     scale, broken deploys and canaries, delete; among them kills of control process, gateway, replica, pilot light,
     parent, and pairs of them.
 
-    After each step only revisions that a model of the service allows answer; every verb ends as it should; another
+    After each step only revisions that a model of the service allows respond; every verb behaves as expected; another
     service loses only what was in flight in killed processes; nothing is left after `down`.
     """
     seed = SEED if SEED is not None else random.randrange(1 << 32)
@@ -172,7 +172,7 @@ async def random_walk(run: Scenario) -> None:
 
 @row(GROUP)
 async def soak(run: Scenario) -> None:
-    """20 requests a second for 30 minutes, unless noted below; a service that falls to zero and wakes three times a
+    """20 requests a second for 30 minutes, unless noted below; a service that scales to zero and wakes three times a
     minute; and a deploy each minute.
 
     Nothing is lost. After 5 minutes memory (8 MiB an hour), descriptors (4 an hour) of every process that lives on, and

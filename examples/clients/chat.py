@@ -1,6 +1,6 @@
 """A chat on the terminal: python examples/clients/chat.py [--url URL] [--model NAME] [MESSAGE]
 
-Needs the `openai` package. Without MESSAGE it asks for one after the other, and remembers what was said; an empty line
+Needs the `openai` package. Without MESSAGE it prompts for messages and keeps the conversation; an empty line
 ends it.
 """
 

@@ -1,8 +1,8 @@
-"""Asks the iris model over every gRPC dialect, with clients made at run time from the published protos.
+"""Call the iris model with every gRPC protocol, with clients generated at run time from the published protos.
 
 Needs `pip install grpcio-tools` and a server with the iris model:
     python examples/build.py --only iris
-    python -m pilotlight_predictor --model-repository examples/models
+    platformctl serve --model-repository examples/models
     python examples/clients/grpc_clients.py [HOST:PORT]
 """
 

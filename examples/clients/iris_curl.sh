@@ -1,5 +1,5 @@
 #!/bin/sh
-# Asks the iris classifier with curl.
+# Call the iris classifier with curl.
 set -eu
 url=${PREDICTOR_URL:-http://127.0.0.1:8080}
 

@@ -1,4 +1,4 @@
-"""Asks the iris classifier with KServe's client, unchanged: python examples/clients/kserve_client.py
+"""Call the iris classifier with KServe's client, unchanged: python examples/clients/kserve_client.py
 
 Needs `pip install kserve`.
 """

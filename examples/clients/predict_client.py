@@ -1,4 +1,4 @@
-"""Asks the iris classifier at /predict, one flower, a batch and a stream: python examples/clients/predict_client.py
+"""Call the iris classifier at /predict: one flower, a batch and a stream: python examples/clients/predict_client.py
 
 Needs `pip install requests websockets`.
 """

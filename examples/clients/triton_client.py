@@ -1,4 +1,4 @@
-"""Asks the iris classifier with NVIDIA's client, unchanged: python examples/clients/triton_client.py
+"""Call the iris classifier with NVIDIA's client, unchanged: python examples/clients/triton_client.py
 
 Needs `pip install 'tritonclient[http]'`. Tensors travel as binary, the client's default.
 """

@@ -49,7 +49,7 @@ def failed_event(log: Sequence[str]) -> str:
     for line in reversed(log):
         document = log_record(line) or {}
         if document.get("level") in ERRORS and document.get("event") in ("failed", "model.failed"):
-            return str(document.get("message", "")).partition("; /status tells it too")[0][:MAX_EVENT_LENGTH]
+            return str(document.get("message", "")).partition("; /status reports it too")[0][:MAX_EVENT_LENGTH]
     return ""
 
 
@@ -57,7 +57,7 @@ def _gil_holder(log: Sequence[str]) -> str:
     """Describe the stacks that the watchdog of a predictor writes, by the frame of a model."""
     frames = [line.strip() for line in log if line.startswith("  File ")]
     place = next((frame for frame in frames if "/model.py" in frame), frames[0] if frames else "")
-    return f"an execution has not ended in time and holds the GIL; the process is given up: {place}"
+    return f"an execution has not finished in time and holds the GIL; the process exits: {place}"
 
 
 def log_record(line: str) -> dict[str, object] | None:

@@ -20,7 +20,7 @@ def load(spec: LoadSpec) -> TableInstance:
     try:
         model.load_model(str(spec.path))
     except Exception as error:
-        raise LoadFailed(f"{spec.path.name} is no CatBoost model: {first_line(error)}") from None
+        raise LoadFailed(f"{spec.path.name} is not a CatBoost model: {first_line(error)}") from None
     names = [str(name) for name in model.feature_names_]
     texts = [names[index] for index in (*model.get_cat_feature_indices(), *model.get_text_feature_indices())]
     features = Features(spec.config.name, len(names), names, texts, framed=bool(texts), datatype="FP32")

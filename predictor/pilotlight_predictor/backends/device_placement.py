@@ -29,7 +29,7 @@ def default_device(setting: str, gpus: int) -> Device:
         return CPU
     index = int(setting.partition(":")[2] or 0)
     if index >= gpus:
-        message = f"device = {setting}, but this machine offers {gpus} GPUs: models run on the CPU"
+        message = f"device = {setting}, but this machine has {gpus} GPUs: models run on the CPU"
         log("device.missing", message, level="WARNING")
         return CPU
     return Device("cuda", index)
@@ -48,7 +48,7 @@ def _group_devices(group: InstanceGroup, setting: str, gpus: int) -> list[Device
         indices = group.gpus or range(max(gpus, 1))
         for index in indices:
             if index >= gpus:
-                reason = f"instance_group asks for GPU {index}, but this machine offers {gpus}"
+                reason = f"instance_group requests GPU {index}, but this machine has {gpus} GPUs"
                 raise LoadFailed(f"{reason}; use kind: KIND_CPU")
         return [Device("cuda", index) for index in indices]
     default = default_device(setting, gpus)

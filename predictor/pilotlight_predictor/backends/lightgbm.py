@@ -73,7 +73,7 @@ def load(spec: LoadSpec) -> TableInstance:
     try:
         booster = Booster(library, str(spec.path), thread_count(spec))
     except ValueError as error:
-        raise LoadFailed(f"{spec.path.name} is no LightGBM model: {first_line(error)}") from None
+        raise LoadFailed(f"{spec.path.name} is not a LightGBM model: {first_line(error)}") from None
     return TableInstance(Features(spec.config.name, booster.width, booster.names), {"predict": booster.predict})
 
 

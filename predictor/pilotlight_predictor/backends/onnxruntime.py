@@ -113,12 +113,12 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> tuple[Any, Mapping[s
     except MalformedMessage:
         pass  # of another format, such as .ort: its output is refused by name
     except Exception as error:
-        raise LoadFailed(f"{spec.path.name} is no ONNX model that onnxruntime can load: {error}") from None
+        raise LoadFailed(f"{spec.path.name} is not an ONNX model that onnxruntime can load: {error}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
         reason = "this onnxruntime has no CUDA provider; install the gpu extra: pip install 'pilotlight[gpu]'"
         if CUDA in runtime.get_available_providers():
             reason = "the CUDA provider could not start; it needs the CUDA and cuDNN libraries that it was built for"
-        message = f"model '{spec.config.name}' asks for {spec.device} but runs on the CPU: {reason}"
+        message = f"model '{spec.config.name}' requests {spec.device} but runs on the CPU: {reason}"
         log("device.missing", message, level="WARNING", model=spec.config.name)
     return session, labels
 
@@ -136,7 +136,7 @@ def _specs(nodes: Sequence[Any]) -> tuple[TensorSpec, ...]:
     specs = []
     for node in nodes:
         if node.type not in _DATATYPES:
-            why = f"tensor '{node.name}' is a {node.type}, which V2 inference has no datatype for"
+            why = f"tensor '{node.name}' is a {node.type}, which has no V2 datatype"
             raise LoadFailed(f"{why}; export the model with tensors only (skl2onnx: options zipmap=False)")
         shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
         specs.append(TensorSpec(node.name, _DATATYPES[node.type], shape))
@@ -188,5 +188,5 @@ def _client_error(error: Exception) -> BadRequest | None:
     text = str(error)
     if type(error).__name__ == "InvalidArgument" or "INVALID_ARGUMENT" in text or re.search(_MISFIT, text):
         reason = text.rpartition(" : ")[2].strip().splitlines()
-        return BadRequest(f"the model refuses the input: {reason[0] if reason else 'invalid argument'}")
+        return BadRequest(f"the model rejects the input: {reason[0] if reason else 'invalid argument'}")
     return None

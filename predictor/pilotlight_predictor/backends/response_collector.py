@@ -43,5 +43,5 @@ def run_warmup(instance: DecoupledInstance, request: InferRequest) -> Answer:
     responded = collector.answered.wait(FIRST_ANSWER_TIMEOUT_S)
     request.cancelled = True
     if not responded:
-        return LoadFailed(f"no answer within {FIRST_ANSWER_TIMEOUT_S:g} s")
+        return LoadFailed(f"no response within {FIRST_ANSWER_TIMEOUT_S:g} s")
     return collector.answers[0] if collector.answers else {}

@@ -83,7 +83,7 @@ def read_estimator(spec: LoadSpec) -> Any:
             " installed here too, or serve it by a model.py (docs/reference/backends.md#python)"
         ) from error
     except Exception as error:  # of many types
-        raise LoadFailed(f"{name} is damaged or no estimator that can be read: {first_line(error)}") from error
+        raise LoadFailed(f"{name} is damaged or not an estimator: {first_line(error)}") from error
 
 
 def _refuse_file_of_array(wrapper: Any, unpickler: Any) -> NoReturn:
@@ -111,7 +111,7 @@ def _log_version_skew(spec: LoadSpec, skew: list[Any]) -> None:
     versions = {w.original_sklearn_version: w.current_sklearn_version for w in skew if hasattr(w, "estimator_name")}
     for saved, current in versions.items():
         message = (
-            f"{spec.path.name} was saved by scikit-learn {saved} and is read by {current}: it may predict otherwise or"
+            f"{spec.path.name} was saved by scikit-learn {saved} and is read by {current}: predictions may differ or"
             f" fail; save it again, or install scikit-learn=={saved}"
         )
         log("model.version_skew", message, level="WARNING", model=spec.config.name)

@@ -152,7 +152,7 @@ class TableInstance(TensorInstance):
         try:
             return {name: tensor(self._methods[name](table)) for name in names}
         except (ValueError, TypeError) as error:  # how libraries refuse a table
-            raise BadRequest(f"the model refuses the input: {first_line(error)}") from error
+            raise BadRequest(f"the model rejects the input: {first_line(error)}") from error
 
 
 def _probe(features: Features, methods: Methods, known: Mapping[str, TensorSpec]) -> list[TensorSpec]:

@@ -37,7 +37,7 @@ class TensorFlowInstance(TensorInstance):
             with tf.device(self._device):
                 results = self._function(**{name: _to_tf(tf, value) for name, value in inputs.items()})
         except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
-            raise BadRequest(f"the model refuses the input: {first_line(error)}") from error
+            raise BadRequest(f"the model rejects the input: {first_line(error)}") from error
         except tf.errors.OpError as error:
             raise BackendFailed(f"model {self._spec.config.name!r} failed") from error
         arrays = {name: np.asarray(value.numpy()) for name, value in results.items()}
@@ -74,7 +74,7 @@ def _saved_model(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
     try:
         model = tf.saved_model.load(str(spec.path), tags=[parameters.get("TF_GRAPH_TAG", "serve")])
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
-        raise LoadFailed(f"{spec.path.name} is no SavedModel that can be read: {first_line(error)}") from error
+        raise LoadFailed(f"{spec.path.name} is not a readable SavedModel: {first_line(error)}") from error
     if name not in model.signatures:
         known = ", ".join(model.signatures) or "none"
         raise LoadFailed(f"TF_SIGNATURE_DEF = {name}, but {spec.path.name} has the signatures: {known}")
@@ -98,13 +98,13 @@ def _graph(tf: Any, spec: LoadSpec) -> TensorFlowInstance:
     try:
         graph.ParseFromString(spec.path.read_bytes())
     except Exception as error:  # protobuf's DecodeError, in a module that differs by version
-        raise LoadFailed(f"{spec.path.name} is no frozen GraphDef: {error}") from error
+        raise LoadFailed(f"{spec.path.name} is not a frozen GraphDef: {error}") from error
     imported = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph, name=""), [])
     try:
         feeds = [imported.graph.as_graph_element(_with_port(name)) for name in names]
         fetches = [imported.graph.as_graph_element(_with_port(name)) for name in outputs]
     except (KeyError, ValueError) as error:
-        raise LoadFailed(f"the configuration names a tensor that {spec.path.name} has not: {error}") from error
+        raise LoadFailed(f"the configuration names a tensor that {spec.path.name} does not have: {error}") from error
     pruned = imported.prune(feeds, fetches)
 
     def call(**inputs: Any) -> Mapping[str, Any]:
@@ -119,7 +119,7 @@ def _with_port(name: str) -> str:
 
 def _spec(name: str, tensor: Any) -> TensorSpec:
     if tensor.dtype.name not in _DATATYPES:
-        raise LoadFailed(f"tensor {name!r} is {tensor.dtype.name}, which no V2 datatype stands for")
+        raise LoadFailed(f"tensor {name!r} is {tensor.dtype.name}, which has no V2 datatype")
     dims = tensor.shape.as_list() if tensor.shape.rank is not None else []
     return TensorSpec(name, _DATATYPES[tensor.dtype.name], tuple(-1 if dim is None else dim for dim in dims))
 

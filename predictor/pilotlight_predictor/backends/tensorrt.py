@@ -75,7 +75,7 @@ class TensorRTInstance(TensorInstance):
 
         shape: Shape = tuple(self._context.get_tensor_shape(spec.name))
         if any(dim < 0 for dim in shape):
-            raise BackendFailed(f"output {spec.name!r} has a size that depends on the data, which is not served")
+            raise BackendFailed(f"output {spec.name!r} has a data-dependent size, which is not supported")
         value = torch.empty(shape, dtype=dtype_of(spec.datatype), device=self._device)
         self._context.set_tensor_address(spec.name, value.data_ptr())
         return value
@@ -96,8 +96,8 @@ def load(spec: LoadSpec) -> TensorRTInstance:
     engine = runtime.deserialize_cuda_engine(spec.path.read_bytes())
     if engine is None:
         raise LoadFailed(
-            f"{spec.path.name} is no engine for TensorRT {trt.__version__} on this GPU: build it here, or name one per "
-            f"compute capability in cc_model_filenames"
+            f"{spec.path.name} is not an engine for TensorRT {trt.__version__} on this GPU: build it here, or name one "
+            "per compute capability in cc_model_filenames"
         )
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
@@ -110,5 +110,5 @@ def load(spec: LoadSpec) -> TensorRTInstance:
 def _spec(engine: Any, name: str) -> TensorSpec:
     kind = engine.get_tensor_dtype(name).name
     if kind not in _DATATYPES:
-        raise LoadFailed(f"tensor {name!r} is {kind}, which no V2 datatype stands for")
+        raise LoadFailed(f"tensor {name!r} is {kind}, which has no V2 datatype")
     return TensorSpec(name, _DATATYPES[kind], tuple(int(dim) for dim in engine.get_tensor_shape(name)))

@@ -32,7 +32,7 @@ def import_transformers(*names: str) -> Any:
             getattr(transformers, name)
     except ImportError as error:
         raise LoadFailed(
-            f"models in Hugging Face's layout need the text extra: pip install 'pilotlight[text]' ({error})"
+            f"models in the Hugging Face layout need the text extra: pip install 'pilotlight[text]' ({error})"
         ) from None
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -25,7 +25,7 @@ def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str
         file.seek(0)
         return file
     file.close()
-    raise LoadFailed(f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: the file is another one")
+    raise LoadFailed(f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: the file has changed")
 
 
 def refusal(path: Path, what: str, instead: str) -> LoadFailed:
@@ -33,8 +33,8 @@ def refusal(path: Path, what: str, instead: str) -> LoadFailed:
     with path.open("rb") as file:
         digest = _digest(file)
     return LoadFailed(
-        f"{path.name} holds {what}, which can run any code when it is read: {instead}, or, if you trust its author, "
-        f"set --trust-pickle {path.name}={digest} (in a document: INFERENCE_TRUST_PICKLE in the model's env)"
+        f"{path.name} holds {what}, which can run arbitrary code when loaded: {instead}, or, if you trust its author, "
+        f"set --trust-pickle {path.name}={digest} (in a manifest: INFERENCE_TRUST_PICKLE in the model's env)"
     )
 
 

@@ -90,7 +90,7 @@ def load(spec: LoadSpec) -> TableInstance:
     try:
         booster = Booster(library, spec.path.read_bytes(), thread_count(spec))
     except ValueError as error:
-        raise LoadFailed(f"{spec.path.name} is no XGBoost model that this version reads: {first_line(error)}") from None
+        raise LoadFailed(f"{spec.path.name} is not an XGBoost model for this version: {first_line(error)}") from None
     features = Features(spec.config.name, booster.width, booster.names, datatype="FP32")
     return TableInstance(features, _methods(booster))
 

@@ -161,12 +161,13 @@ class Application:
             return
         phases = {name: round(seconds, 4) for name, seconds in lifecycle.phases.items()}
         models = [name for name in server.registry.names() if server.registry.is_ready(name)]
-        log("ready", f"ready {phases['total']:.3f} s after exec", phases=phases, models=models[:20])
+        served = f"model {models[0]}" if len(models) == 1 else f"{len(models)} models"
+        log("ready", f"{served} in {phases['total']:.3f} s", phases=phases, models=models[:20])
 
     def _fail(self, reason: str) -> None:
         """Fail the start; the process stays up by default, so that /status can report the reason."""
         self._lifecycle.move(ServerState.FAILED, reason)
-        advice = "" if self._settings.server.exit_on_error else "; /status tells it too (--exit-on-error ends instead)"
+        advice = "" if self._settings.server.exit_on_error else "; /status has it too (--exit-on-error exits)"
         log("failed", reason + advice, level="ERROR")
 
     def _freeze_garbage_collector(self) -> None:
@@ -229,7 +230,7 @@ class Application:
         while True:
             await asyncio.sleep(RECOVERY_INTERVAL_S)
             if self.server.recover():
-                log("ready", "ready: what was missing at start has come")
+                log("ready", "models that failed at startup are loaded")
 
     async def _watch_activity(self) -> None:
         while after_s := self._settings.server.drain_delay_s:
@@ -261,7 +262,7 @@ class Application:
         finally:
             faulthandler.cancel_dump_traceback_later()  # a drain may take longer than the limit
         self._lifecycle.move(ServerState.FAILED, given_up)
-        log("failed", f"{given_up}; the server ends, to be started again", level="ERROR")
+        log("failed", f"{given_up}; the server exits so that it is restarted", level="ERROR")
         stop.set()
 
     def _progress(self, progress: "Progress") -> None:
@@ -281,7 +282,7 @@ class Application:
         try:
             await asyncio.wait_for(self.server.registry.close(), FREE_S)
         except TimeoutError:
-            log("abandoned", f"a model was not done and freed within {FREE_S:g} s", level="WARNING")
+            log("abandoned", f"a model was not freed within {FREE_S:g} s", level="WARNING")
 
 
 async def _log_and_continue(name: str, start: Callable[[], Awaitable[None]]) -> None:
@@ -292,4 +293,4 @@ async def _log_and_continue(name: str, start: Callable[[], Awaitable[None]]) -> 
     try:
         await start()
     except Exception as error:
-        log("failed", f"{name} is given up: {error}", level="ERROR", error=error)
+        log("failed", f"{name} failed and stops: {error}", level="ERROR", error=error)

@@ -40,7 +40,7 @@ def listen(path: Path) -> socket.socket:
     with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError, FileNotFoundError):
         with unix_socket.unix_address(path) as address:
             probe.connect(address)
-        raise OSError(f"a pilot light serves {path} already")
+        raise OSError(f"another pilot light uses {path}")
     return unix_socket.listen(path, BACKLOG)
 
 
@@ -116,7 +116,7 @@ class PilotLight:
         self._unlink_socket()
         for pidfd in list(self._children):  # those that run on are reparented
             self._reap(pidfd)
-        log("stopped", f"the pilot light ends; {len(self._children)} predictors go on", forks=self._forks)
+        log("stopped", f"the pilot light exits; {len(self._children)} predictors keep running", forks=self._forks)
         return None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -153,7 +153,7 @@ class PilotLight:
     ) -> tuple[forked_child.ForkRequest, int] | None:
         """Fork with signals blocked: until the child resets its handlers it would treat one as the pilot light's."""
         if len(descriptors) != 1:
-            raise ValueError(f"{len(descriptors)} descriptors came along, must be one: the log's")
+            raise ValueError(f"{len(descriptors)} descriptors were sent, must be one: the log's")
         self._check_forkable(request)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -170,13 +170,13 @@ class PilotLight:
         path = preload.changed_file(self._sources)
         if path is not None:
             self._unlink_socket()
-            raise ValueError(f"{path} has been replaced since the pilot light was lit; another can be lit in its place")
+            raise ValueError(f"{path} was replaced after the pilot light started; start another pilot light")
         threads = preload.thread_names()
         if len(threads) > 1:
             raise ValueError(f"the pilot light has {len(threads)} threads and cannot fork safely: {', '.join(threads)}")
         name = preload.mismatched_variable(self._family, request.env, os.environ)
         if name is not None:
-            raise ValueError(f"{name} counts only when a process starts, and the pilot light started without it")
+            raise ValueError(f"{name} is read at process start only, and the pilot light started without it")
 
     def _register_child(self, pid: int, exit_file: str, connection: socket.socket) -> None:
         """Send pid and pidfd to the client; kill the child if that fails, since the client will start another."""
@@ -232,16 +232,16 @@ def main(argv: list[str]) -> int:
     parser = ArgumentParser(prog="python -m pilotlight_predictor.bootstrap.forkserver", description="forks predictors")
     parser.add_argument("--socket", type=Path, required=True, help="unix socket to listen on")
     parser.add_argument("--family", choices=tuple(preload.FAMILIES), default="onnxruntime", help="what to import")
-    parser.add_argument("--idle", type=float, default=IDLE_S, help=f"seconds without work before it ends ({IDLE_S:g})")
+    parser.add_argument("--idle", type=float, default=IDLE_S, help=f"idle seconds before it exits ({IDLE_S:g})")
     options = parser.parse_args(argv)
     configure(format="json")
     if sys.platform != "linux":
-        log("failed", "a pilot light needs Linux: start predictors without it", level="ERROR")
+        log("failed", "the pilot light needs Linux: start predictors without it", level="ERROR")
         return 1
     preload.preload(options.family)
     try:
         with PilotLight(options.socket, options.family, options.idle) as pilot:
-            log("listening", family=options.family, socket=str(options.socket))
+            log("listening", f"listening on {options.socket}", family=options.family, socket=str(options.socket))
             child = pilot.serve()
     except OSError as error:
         log("failed", str(error), level="ERROR")

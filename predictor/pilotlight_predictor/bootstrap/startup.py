@@ -21,7 +21,7 @@ from pilotlight_predictor.core.threads import in_thread, single_blas_thread, wit
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.http import startup_responses
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
-from pilotlight_predictor.frontends.http.server import HttpServer, bind, port_number
+from pilotlight_predictor.frontends.http.server import HttpServer, bind, listening_message, port_number
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
@@ -145,8 +145,9 @@ async def _serve(
     )
     await (http_server.listen(listener) if worker is None else worker.join(http_server, signals))
     lifecycle.finish_phase("listen", perf_counter())
-    metrics_port = port_number(metrics) if metrics else -1
-    log("listening", http_port=port_number(listener), metrics_port=metrics_port, host=settings.server.host)
+    ports = {"http_port": port_number(listener)} | ({"metrics_port": port_number(metrics)} if metrics else {})
+    host = settings.server.host
+    log("listening", listening_message(listener, host, tls=tls is not None), host=host, **ports)
     loads_torch = early_start.start(settings.model)
     try:
         application = await _assemble(settings, lifecycle, signals.stop, worker, loads_torch)
@@ -168,7 +169,8 @@ async def _serve(
         work.cancel()
     if application is not None and not signals.abort.is_set():
         await application.close(free=finished)
-    log("stopped", finished=finished, level="INFO" if finished else "WARNING")
+    outcome = "all requests finished" if finished else "requests in flight were cut off"
+    log("stopped", outcome, finished=finished, level="INFO" if finished else "WARNING")
     return 1 if failed or signals.abort.is_set() else 0
 
 
@@ -222,7 +224,8 @@ async def _drain(
     lifecycle.move(ServerState.STOPPING, "the server is stopping")
     limits, in_flight = settings.server, sum(server.in_flight() for server in servers)
     delay_s = 0.0 if idle and not in_flight else limits.drain_delay_s
-    log("stopping", in_flight=in_flight, drain_delay_s=delay_s)
+    message = f"{in_flight} requests in flight, drain delay {delay_s:g} s"
+    log("stopping", message, in_flight=in_flight, drain_delay_s=delay_s)
     drains = (server.drain(delay_s, limits.exit_timeout_s, abort) for server in servers)
     return all(await asyncio.gather(*drains))
 

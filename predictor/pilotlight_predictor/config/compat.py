@@ -11,15 +11,15 @@ from pilotlight_predictor.config.settings_table import ParsedSource
 from pilotlight_predictor.config.value_types import boolean, size
 
 TRANSLATED = {
-    "--allow-http": "HTTP is served; false is refused while it is the only protocol.",
-    "--allow-grpc": "gRPC has a port; false sets server.grpc_port to -1.",
-    "--allow-metrics": "Metrics have a port; false sets server.metrics_port to -1.",
+    "--allow-http": "Serve HTTP; false is rejected, since HTTP cannot be turned off.",
+    "--allow-grpc": "Serve gRPC; false sets server.grpc_port to -1.",
+    "--allow-metrics": "Serve metrics on their own port; false sets server.metrics_port to -1.",
     "--log-verbose": "Above 0 sets observability.log_level to debug.",
-    "--log-info": "With the next two: the least level that is on becomes observability.log_level.",
+    "--log-info": "With the next two: the lowest enabled level becomes observability.log_level.",
     "--log-warning": "See --log-info.",
     "--log-error": "See --log-info.",
     "--cache-config": "local,size=BYTES sets performance.response_cache_bytes.",
-    "--model-store": "As --model-repository, and control mode versions unless one is given.",
+    "--model-store": "Same as --model-repository; the control mode defaults to versions.",
     "--allow-poll-model-repository": "Control mode poll, or none when false.",
     "--allow-model-control": "Control mode explicit.",
 }
@@ -29,8 +29,8 @@ BOOLEANS = frozenset(flag for flag in TRANSLATED if flag.startswith("--allow-"))
     "--log-error",
 }
 REFUSED = {
-    "--grpc-use-ssl": "TLS ends in a proxy in front of this server",
-    "--grpc-use-ssl-mutual": "TLS ends in a proxy in front of this server",
+    "--grpc-use-ssl": "terminate TLS in a proxy in front of this server",
+    "--grpc-use-ssl-mutual": "terminate TLS in a proxy in front of this server",
     "--http-restricted-api": "use --admin-token-file and --api-token-file to restrict access",
     "--grpc-restricted-protocol": "use --admin-token-file and --api-token-file to restrict access",
 }
@@ -78,9 +78,9 @@ def ignore(flag: str, text: str, source: ParsedSource) -> None:
     """Warn about a flag without effect; reject one that protects the server, unless it is off."""
     reason = REFUSED.get(flag)
     if reason and text.lower() not in ("false", "0"):
-        source.problems.append(f"{flag}: is not offered here; {reason}")
+        source.problems.append(f"{flag}: is not supported; {reason}")
     else:
-        source.warnings.append(f"{flag} has no effect here and is ignored")
+        source.warnings.append(f"{flag} has no effect and is ignored")
 
 
 def translate(arguments: Mapping[str, list[str]], source: ParsedSource) -> None:
@@ -88,7 +88,7 @@ def translate(arguments: Mapping[str, list[str]], source: ParsedSource) -> None:
     last = {flag: texts[-1] for flag, texts in arguments.items()}
     switches = {flag: _switch(flag, text, source) for flag, text in last.items() if flag in BOOLEANS}
     if not switches.get("--allow-http", True):
-        source.reject("--allow-http", "allow-http", "false", "true: HTTP is the only protocol that is served")
+        source.reject("--allow-http", "allow-http", "false", "true: HTTP cannot be turned off")
     for name in ("grpc", "metrics"):
         if not switches.get(f"--allow-{name}", True):
             source.values[f"server.{name}_port"] = -1
@@ -132,7 +132,7 @@ def _cache(text: str, source: ParsedSource) -> None:
     name, _, option = text.partition(",")
     key, _, value = option.partition("=")
     if name != "local" or key != "size":
-        source.warnings.append(f"--cache-config {text} has no effect here and is ignored; local,size=BYTES has one")
+        source.warnings.append(f"--cache-config {text} has no effect and is ignored; use local,size=BYTES")
         return
     try:
         source.values["performance.response_cache_bytes"] = size(value)

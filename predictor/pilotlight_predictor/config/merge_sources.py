@@ -75,7 +75,7 @@ def _conflicts(settings: Settings, merged: ParsedSource) -> Iterator[str]:
     """Yield problems of values that are valid alone and not together."""
     model, origins = settings.model, merged.origins
     if not merged.incomplete and not model.path and not model.repositories:
-        yield "model.path and model.repositories are empty, one must be given: --model-path or --model-repository"
+        yield "no model: set --model-path or --model-repository"
     if model.example and not model.path:
         yield (
             f"{origins['model.example']}: model.example = {model.example[:60]} needs --model-path; for the models of a "
@@ -112,6 +112,6 @@ def _warnings(settings: Settings) -> Iterator[str]:
     server = settings.server
     if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
         yield (
-            "safeguards.rate_limit binds nobody without a token: behind a proxy all clients have its address;"
-            " name its networks with --trusted-proxies"
+            "safeguards.rate_limit does not apply to clients without a token: behind a proxy all clients have its"
+            " address; set its networks with --trusted-proxies"
         )

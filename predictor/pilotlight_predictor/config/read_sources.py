@@ -152,8 +152,8 @@ class _DocumentReader:
             for key, value in root.value:
                 if (key.value, value.value) == ("kind", SERVICE_KIND):
                     self.source.skip(
-                        f"{self.where(value)}: this is an InferenceService, which platformctl render reads;"
-                        " --config wants a file of settings"
+                        f"{self.where(value)}: this is an InferenceService, for platformctl render; --config needs a"
+                        " settings file"
                     )
                     return
         self.section(root, "")
@@ -168,7 +168,7 @@ class _DocumentReader:
         for key, value in node.value:
             path = prefix + str(key.value).replace("-", "_")
             if path in seen:
-                self.source.problems.append(f"{self.where(key)}: {path} stands here a second time")
+                self.source.problems.append(f"{self.where(key)}: {path} is set twice")
             seen.add(path)
             self.entry(key, value, path)
 

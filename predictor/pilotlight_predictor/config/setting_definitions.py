@@ -39,20 +39,20 @@ class ServerSettings(SettingsGroup):
         "Address of the HTTP port. unix:FOLDER: ports are unix sockets in that folder, /FOLDER/8080.",
     )  # fmt: skip
     http_port: int = setting(
-        contract.HTTP_PORT, PORT, "--http-port --port", f"Port of every HTTP dialect; {ANY}",
+        contract.HTTP_PORT, PORT, "--http-port --port", f"Port of all HTTP protocols; {ANY}",
         env="INFERENCE_PORT", yaml="port",
     )  # fmt: skip
     grpc_port: int = setting(contract.GRPC_PORT, PORT_OR_OFF, "--grpc-port", f"Port of gRPC; {OFF}")
     grpc_host: str = setting("", TEXT, "--grpc-address", "Address of the gRPC port; empty: that of HTTP.")
     metrics_port: int = setting(
         contract.METRICS_PORT, PORT_OR_OFF, "--metrics-port",
-        f"Port of /metrics alone, which the HTTP port serves too; {OFF}",
+        f"Extra port of /metrics, which the HTTP port serves too; {OFF}",
     )  # fmt: skip
     metrics_host: str = setting("", TEXT, "--metrics-address", "Address of the metrics port; empty: that of HTTP.")
-    id: str = setting("pilotlight", TEXT, "--id", "What the server calls itself in metadata and status.")
+    id: str = setting("pilotlight", TEXT, "--id", "Server name in metadata and status.")
     workers: int = setting(
         1, count(1, 1024), "--workers",
-        "Predictors that share the ports, each a process with its own copy of the models (docs/concepts/predictor.md).",
+        "Worker processes that share the ports, each with its own copy of the models (docs/concepts/predictor.md).",
     )  # fmt: skip
     compat: str = setting(
         "", choice("", "triton", "trtis"), "--compat",
@@ -61,15 +61,15 @@ class ServerSettings(SettingsGroup):
     )  # fmt: skip
     dialect: str = setting(
         "", choice("", "serving"), "--dialect",
-        f"serving: gRPC on {contract.SERVING_GRPC_PORT}, where clients of the serving capability look for it.",
+        f"serving: gRPC on {contract.SERVING_GRPC_PORT}, the port that clients of the serving capability use.",
     )  # fmt: skip
     microservice: bool = setting(
         False, BOOL, "--microservice",
-        "Answer /v1/chat/completions as an inference microservice: 202 while it starts, 503 with the kind of failure.",
+        "Serve /v1/chat/completions as an inference microservice: 202 while starting, 503 with the failure type.",
     )  # fmt: skip
     media_urls: bool = setting(
         False, BOOL, "--media-urls",
-        "Pass http and https addresses of images and videos in a chat on to the model; else only data: is taken.",
+        "Pass http and https URLs of images and videos in a chat to the model; default: only data: URLs.",
     )  # fmt: skip
     docs: bool = setting(
         True, BOOL, "--docs --enable-docs-url",
@@ -83,28 +83,30 @@ class ServerSettings(SettingsGroup):
     )
     drain_delay_s: float = setting(
         0.0, SECONDS, "--drain-delay --drain-delay-s",
-        "After SIGTERM, how long requests are still taken, though not ready; a single worker that got none as long"
-        " before takes none.",
+        "How long requests are still accepted after SIGTERM, while not ready; an idle single worker stops at once.",
     )  # fmt: skip
     exit_timeout_s: float = setting(
         30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."
     )
     http_max_input_size: int = setting(
-        64 * MIB, BYTES, "--http-max-input-size", "Largest HTTP body or gRPC message, packed and unpacked."
+        64 * MIB,
+        BYTES,
+        "--http-max-input-size",
+        "Maximum HTTP body or gRPC message, also uncompressed.",
     )
     max_bytes_in_flight: int = setting(
         1024 * MIB, BYTES, "--max-bytes-in-flight",
-        "Bytes of requests, tensors, batches and unread responses at one time, over all dialects; beyond it: 503.",
+        "Maximum bytes in flight (requests, tensors, batches, unread responses) over all protocols; above it: 503.",
     )  # fmt: skip
     trusted_proxies: tuple[str, ...] = setting(
         (), value_types.NETWORKS, "--trusted-proxies",
-        "Networks whose X-Forwarded-For is believed; behind a proxy, clients have a rate limit only when it is named.",
+        "Networks whose X-Forwarded-For is trusted; behind a proxy, rate limits per client need it.",
     )  # fmt: skip
     behind_proxy: bool = False  # from the environment: every request comes from a proxy's address
     reached_port: int = 0  # from the environment: the only port that clients reach, as in a Knative pod; 0: any
     allow_shared_memory: bool = setting(
         False, BOOL, "--allow-shared-memory --allow-client-shm",
-        "Admins may register regions of shared memory that tensors are read from and written to.",
+        "Let admins register shared memory regions for input and output tensors.",
     )  # fmt: skip
     admin_token_file: str = setting(
         "", TEXT, "--admin-token-file", "File with the token for repository, trace, logging and shared-memory calls.",
@@ -112,8 +114,8 @@ class ServerSettings(SettingsGroup):
     )  # fmt: skip
     allowed_hosts: tuple[str, ...] = setting(
         (), TEXTS, "--allowed-hosts",
-        "Names that Host and Origin may have, beside localhost, where --http-address is on loopback; *: any."
-        " Others are refused: web pages could use the server.",
+        "Allowed values of Host and Origin besides localhost while --http-address is loopback; *: any. Others are"
+        " rejected, so that web pages cannot use the server.",
     )  # fmt: skip
     admin_loopback: bool = setting(
         True, BOOL, "--admin-loopback",
@@ -122,11 +124,14 @@ class ServerSettings(SettingsGroup):
     )  # fmt: skip
     api_token_file: str = setting("", TEXT, "--api-token-file", "File with the bearer token that inference needs.")
     tls_cert: str = setting(
-        "", TEXT, "--tls-cert", "PEM file with the certificate of the HTTP and gRPC ports; read again when it changes."
+        "", TEXT, "--tls-cert", "PEM file with the certificate of the HTTP and gRPC ports; reloaded when it changes."
     )
     tls_key: str = setting("", TEXT, "--tls-key", "PEM file with its key; empty: the certificate's file has it.")
     tls_client_ca: str = setting(
-        "", TEXT, "--tls-client-ca", "PEM file with authorities; only clients with a certificate of theirs connect."
+        "",
+        TEXT,
+        "--tls-client-ca",
+        "PEM file with authorities; clients need a certificate of theirs.",
     )
     access_file: str = setting(
         "", TEXT, "--access-file",
@@ -149,61 +154,65 @@ class ModelSettings(SettingsGroup):
     version: str = setting("latest", TEXT, "--model-version", "Version that --model-path is served as, or its label.")
     version_labels: Mapping[str, int] = setting(
         {}, value_types.LABELS, "--version-label",
-        "Name of a version, such as v1.2.0=3, that /predict takes and gives; may be repeated.",
+        "Label of a version, such as v1.2.0=3, that /predict accepts and returns; may be repeated.",
     )  # fmt: skip
     version_weights: Mapping[str, float] = setting(
         {}, value_types.WEIGHTS, "--version-weight",
-        "Share of a version in /predict requests without model_version, together 100; may be repeated.",
+        "Traffic percentage of a version for /predict requests without model_version, 100 in total; may be repeated.",
     )  # fmt: skip
     repositories: tuple[str, ...] = setting(
         (), TEXTS, "--model-repository", "Directory or URI of a model repository; may be repeated."
     )
     control_mode: str = setting(
         "none", choice("none", "poll", "explicit", "versions"), "--model-control-mode",
-        "none: load all at start. poll: follow the repository. explicit: load what --load-model and the API name. "
-        "versions: the set of models stays, their versions are followed.",
+        "none: load all at start. poll: reload on changes of the repository. explicit: load on --load-model and"
+        " API calls. versions: the set of models is fixed, new versions are loaded.",
     )  # fmt: skip
     load_models: tuple[str, ...] = setting(
         (), TEXTS, "--load-model", "Model to load at start in explicit mode; may be repeated; * is all of them."
     )
     poll_secs: float = setting(
-        15.0, SECONDS, "--repository-poll-secs --file-system-poll-secs", "How often a followed repository is read."
+        15.0, SECONDS, "--repository-poll-secs --file-system-poll-secs", "Polling interval of the repository."
     )
-    device: str = setting("auto", value_types.DEVICE, "--device", "Device of models whose configuration names none.")
+    device: str = setting("auto", value_types.DEVICE, "--device", "Default device of models.")
     precision: str = setting(
-        "auto", choice("auto", "fp32", "fp16", "bf16"), "--precision", "Precision that weights are loaded in."
+        "auto", choice("auto", "fp32", "fp16", "bf16"), "--precision", "Precision of loaded weights."
     )
     threads: int = setting(0, count(0, 4096), "--threads", "Threads within one execution; 0 lets the runtime choose.")
     load_timeout_s: float = setting(
-        600.0, SECONDS, "--load-timeout-s --load-timeout", "A load that takes longer has failed; 0 waits for ever."
+        600.0, SECONDS, "--load-timeout-s --load-timeout", "Maximum time of a model load; 0: no limit."
     )
     warmup: str = setting(
         "auto", choice("auto", "none"), "--warmup",
-        "auto: a model answers zeros before it is ready, unless it has an example or a model_warmup. none: no zeros.",
+        "auto: a model without example or model_warmup must answer zeros before it is ready. none: it need not.",
     )  # fmt: skip
     example: str = setting(
         "", TEXT, "--example",
-        "File with a request in V2's or V1's JSON, or that JSON, which the model of --model-path must answer before it "
-        "is ready; empty: example.json in its folder, if there is one.",
+        "File with a request in V2's or V1's JSON, or that JSON, that the model of --model-path must answer before"
+        " it is ready; empty: example.json in its folder, if there is one.",
     )  # fmt: skip
     parameters: Mapping[str, str] = setting(
         {}, value_types.PARAMETERS, "--model-parameter",
         "Parameter as in config.pbtxt, such as task=fill-mask, of models that do not set it; may be repeated.",
     )  # fmt: skip
     trusted_pickles: Mapping[str, str] = setting(
-        {}, value_types.PICKLES, "--trust-pickle", "Pickle that may be loaded, with its SHA-256; may be repeated."
+        {}, value_types.PICKLES, "--trust-pickle", "Trusted pickle file, with its SHA-256; may be repeated."
     )
     trusted_compiled: tuple[str, ...] = setting(
         (), TEXTS, "--trust-compiled",
-        "Folder below which, or SHA-256 of a library that, compiled models may run; may be repeated.",
+        "Trusted compiled models: a folder, or the SHA-256 of a library; may be repeated.",
     )  # fmt: skip
     code: bool = setting(
         True, BOOL, "--model-code",
-        "Load models that can run code of their own: model.py, TorchScript, .pt2, compiled models, SavedModels, "
+        "Load models that contain code: model.py, TorchScript, .pt2, compiled models, SavedModels, "
         "TensorRT plans. false: only ONNX models and models in Hugging Face's layout.",
     )  # fmt: skip
     cache_dir: str = setting(
-        "", TEXT, "--cache-dir", "Where fetched models are kept; empty: the user's cache.", env=contract.ENV_CACHE_DIR
+        "",
+        TEXT,
+        "--cache-dir",
+        "Cache of downloaded models; empty: the user's cache.",
+        env=contract.ENV_CACHE_DIR,
     )
     pins: Mapping[str, Any] = setting(
         {}, value_types.PINS, "--model-pins",
@@ -211,19 +220,19 @@ class ModelSettings(SettingsGroup):
         "(docs/reference/model-repository.md).",
     )  # fmt: skip
     allow_inline_files: bool = setting(
-        False, BOOL, "--allow-inline-files", "Take model files that come within a repository load call."
+        False, BOOL, "--allow-inline-files", "Accept model files in a repository load request."
     )
     park_memory: str = setting(
         "0", value_types.MEMORY, "--park-memory",
-        "Host memory for weights of parked models, in bytes or as a share of the machine's; 0: none is ever parked.",
+        "Host memory for weights of parked models, in bytes or as a percentage of the machine's memory; 0: no parking.",
     )  # fmt: skip
     park_after_s: float = setting(
         0.0, SECONDS, "--park-after-s --park-after",
-        "A model without requests for so long frees its GPU memory until the next one; 0: only when an admin parks it.",
+        "Idle time after which a model frees its GPU memory until the next request; 0: only an admin parks models.",
     )  # fmt: skip
     predictor_host: str = setting(
         "", TEXT, "--predictor-host",
-        "Of a transformer: where its predictor answers, host:port. Python models find it in INFERENCE_PREDICTOR_HOST.",
+        "Predictor of a transformer, host:port. Python models read INFERENCE_PREDICTOR_HOST.",
     )  # fmt: skip
 
     @property
@@ -236,32 +245,32 @@ class PerformanceSettings(SettingsGroup):
 
     max_batch_size: int = setting(
         32, count(0, 1 << 20), "--max-batch-size",
-        "Largest batch of models that bring no configuration; 0 is no batching.",
+        "Maximum batch size of models without a configuration; 0: no batching.",
     )  # fmt: skip
     batch_timeout_ms: float = setting(
-        0.0, MILLISECONDS, "--batch-timeout-ms", "How long such a model's first request waits for others to join it."
+        0.0, MILLISECONDS, "--batch-timeout-ms", "Maximum time that the first request of such a batch waits for others."
     )
     inference_timeout_s: float = setting(
         0.0, SECONDS, "--inference-timeout-s --timeout-seconds",
-        "Longest time for one inference; 0 is none.", env="INFERENCE_TIMEOUT_SECONDS",
+        "Maximum time of one inference; 0: no limit.", env="INFERENCE_TIMEOUT_SECONDS",
     )  # fmt: skip
     hung_factor: float = setting(
         3.0, FACTOR, "--hung-factor",
-        "An execution is given up after this many times --inference-timeout-s, at least 10 s, or 600 s without one; "
-        "0: never.",
+        "A hung execution is aborted after this many times --inference-timeout-s, at least 10 s, or 600 s without"
+        " one; 0: never.",
     )  # fmt: skip
     max_queue_size: int = setting(
-        1024, count(0), "--max-queue-size", "Requests that may wait per model; beyond it: 503."
+        1024, count(0), "--max-queue-size", "Maximum queued requests per model; above it: 503."
     )
     stream_idle_timeout_s: float = setting(
         60.0, SECONDS, "--stream-idle-timeout-s",
-        "How long a WebSocket of /predict/stream may be silent; 0 is for ever.",
+        "Idle timeout of a /predict/stream WebSocket; 0: no limit.",
     )  # fmt: skip
     response_cache_bytes: int = setting(
-        0, BYTES, "--response-cache-bytes --response-cache-byte-size", "Size of the response cache; 0 is off."
+        0, BYTES, "--response-cache-bytes --response-cache-byte-size", "Size of the response cache; 0: off."
     )
     instance_count: int = setting(
-        1, count(1, 1024), "--instance-count", "Instances per device of models that bring no configuration."
+        1, count(1, 1024), "--instance-count", "Instances per device of models without a configuration."
     )
 
     @property
@@ -277,10 +286,13 @@ class RateLimitSettings(SettingsGroup):
 
     enabled: bool | None = setting(None, BOOL, "--rate-limit-enabled", "Limit requests per client.")
     requests_per_minute: int = setting(
-        1000, count(1), "--rate-limit-per-minute", "Requests that one client may send in a minute."
+        1000, count(1), "--rate-limit-per-minute", "Maximum requests per client and minute."
     )
     messages_per_second: int = setting(
-        100, count(1), "--rate-limit-messages-per-second", "Messages a second on one WebSocket of /predict/stream."
+        100,
+        count(1),
+        "--rate-limit-messages-per-second",
+        "Maximum messages/s per /predict/stream WebSocket.",
     )
 
 
@@ -288,16 +300,16 @@ class InputValidationSettings(SettingsGroup):
     """Limits on input values, off until they are set."""
 
     enabled: bool | None = setting(
-        None, BOOL, "--input-validation-enabled", "Refuse NaN, infinities and long sequences."
+        None, BOOL, "--input-validation-enabled", "Reject NaN, infinities and long sequences."
     )
-    max_sequence_length: int = setting(512, count(1), "--max-sequence-length", "Longest sequence of numbers or tokens.")
+    max_sequence_length: int = setting(512, count(1), "--max-sequence-length", "Maximum length of a sequence.")
 
 
 class SafeguardSettings(SettingsGroup):
     """Limits per client and request, off until they are set; then they bind every protocol."""
 
     max_request_size_mb: float | None = setting(
-        None, value_types.MEGABYTES, "--max-request-size-mb", "Largest request; unset: --http-max-input-size."
+        None, value_types.MEGABYTES, "--max-request-size-mb", "Maximum request size; unset: --http-max-input-size."
     )
     rate_limit: RateLimitSettings = RateLimitSettings()
     input_validation: InputValidationSettings = InputValidationSettings()
@@ -308,31 +320,37 @@ class ObservabilitySettings(SettingsGroup):
 
     log_format: str = setting(
         "auto", choice("auto", "json", "text", also={"default": "text", "iso8601": "text"}), "--log-format",
-        "How log lines look; auto: text on a terminal, JSON elsewhere.",
+        "Log format; auto: text on a terminal, JSON elsewhere.",
     )  # fmt: skip
-    log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Least level logged.")
+    log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Minimum log level.")
     access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")
     files_dir: str = setting(
         "", TEXT, "--files-dir",
-        "Where trace and log files are written that an admin's call names (docs/how-to/migrate-triton.md); "
-        "empty: none may be named.",
+        "Directory of trace and log files that an admin's request names (docs/how-to/migrate-triton.md); empty: not"
+        " allowed.",
     )  # fmt: skip
     otel_endpoint: str = setting(
-        "", TEXT, "--otel-endpoint", "OTLP collector for traces; empty: none.", env="OTEL_EXPORTER_OTLP_ENDPOINT"
+        "", TEXT, "--otel-endpoint", "OTLP collector for traces; empty: off.", env="OTEL_EXPORTER_OTLP_ENDPOINT"
     )
-    gpu_metrics: bool = setting(True, BOOL, "--gpu-metrics --allow-gpu-metrics", "Export GPU memory, use and power.")
+    gpu_metrics: bool = setting(
+        True, BOOL, "--gpu-metrics --allow-gpu-metrics", "Export GPU memory, utilization and power."
+    )
     metrics_interval_ms: float = setting(
-        1000.0, MILLISECONDS, "--metrics-interval-ms", "How often GPU metrics are sampled."
+        1000.0, MILLISECONDS, "--metrics-interval-ms", "Sampling interval of GPU metrics."
     )
     service: str = setting(
-        "", TEXT, "--service-name", "InferenceService this is part of, a label of every metric.",
+        "", TEXT, "--service-name", "Name of the InferenceService, a label of every metric.",
         env=f"{contract.ENV_SERVICE} K_SERVICE",
     )  # fmt: skip
     namespace: str = setting(
-        "", TEXT, "--service-namespace", "Its namespace, a label of every metric.", env=contract.ENV_NAMESPACE
+        "",
+        TEXT,
+        "--service-namespace",
+        "Namespace of the InferenceService, a label of every metric.",
+        env=contract.ENV_NAMESPACE,
     )
     revision: str = setting(
-        "", TEXT, "--service-revision", "Its revision, a label of every metric.",
+        "", TEXT, "--service-revision", "Revision of the InferenceService, a label of every metric.",
         env=f"{contract.ENV_REVISION} K_REVISION",
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ class SettingsGroup:
         def __init__(self, **values: Any) -> None:
             for name, item in self.__dataclass_fields__.items():
                 if name not in values and item.default is item.default_factory is MISSING:
-                    raise TypeError(f"the field {name} must be given")
+                    raise TypeError(f"the field {name} is required")
                 default = item.default_factory() if item.default_factory is not MISSING else item.default
                 self.__dict__[name] = values.pop(name, default)
             if values:

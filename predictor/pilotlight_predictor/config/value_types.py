@@ -141,8 +141,8 @@ def count(least: int = 0, most: int = 2**31 - 1) -> ValueKind:
 BOOL = ValueKind("true|false", "true or false", boolean)
 BYTES = ValueKind("BYTES", "a number of bytes such as 67108864 or 64MiB", size)
 DEVICE = ValueKind("DEVICE", "auto, cpu, cuda or cuda:N", device)
-LABELS = ValueKind("[MODEL/]LABEL=N", "a label that is no number, = and the number of a version", label, "map")
-MEMORY = ValueKind("MEMORY", "a number of bytes such as 8GiB, or a share of the machine's such as 25%", memory)
+LABELS = ValueKind("[MODEL/]LABEL=N", "a label that is not a number, =, and a version number", label, "map")
+MEMORY = ValueKind("MEMORY", "a number of bytes such as 8GiB, or a percentage of the machine's such as 25%", memory)
 MILLISECONDS = ValueKind("MS", "a number of milliseconds, 0 or greater", amount)
 NETWORKS = ValueKind("CIDR", "a network such as 10.0.0.0/8", network, "list")
 PINS = ValueKind("JSON", "a JSON object of URIs and their pins, as `python -m pilotlight_predictor pin` prints", pins)
@@ -176,7 +176,7 @@ def check_weights(weights: Mapping[str, float], labels: Mapping[str, int]) -> It
         if abs(total - TOTAL) > 1e-6:
             values = ", ".join(f"{version}={share:g}" for version, share in versions.items())
             owner = f" of '{model}'" if model else ""
-            yield f"model.version_weights{owner} = {values}, must be 100 together, not {total:g}"
+            yield f"model.version_weights{owner} = {values}, must add up to 100, not {total:g}"
         for version in versions:
             if not version.isdigit() and version not in labels and f"{model}/{version}" not in labels:
                 yield f"model.version_weights = {version}, must be a number or a label given with --version-label"

@@ -88,7 +88,7 @@ def split(outputs: Outputs, rows: Sequence[int]) -> SplitOutputs:
     for name, tensor in outputs.items():
         if tensor.array.ndim == 0 or tensor.array.shape[0] != total:
             raise BackendFailed(
-                f"output '{name}' has shape {list(tensor.array.shape)} for a batch of {total} rows: its first dimension"
-                " is no batch dimension; set max_batch_size: 0 for this model"
+                f"output '{name}' has shape {list(tensor.array.shape)} for a batch of {total} rows: its first"
+                " dimension is not a batch dimension; set max_batch_size: 0 for this model"
             )
     return SplitOutputs(outputs, rows)

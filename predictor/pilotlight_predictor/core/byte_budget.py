@@ -37,7 +37,7 @@ class ByteBudget:
     def over_budget(self, length: int) -> QueueFull:
         """Return the error of a request or response of `length` bytes that does not fit the budget."""
         held = f"requests and unread responses hold {self.bytes_in_flight} bytes of {self.limit}"
-        return QueueFull(f"{held} (--max-bytes-in-flight), {length} more do not fit; try again later")
+        return QueueFull(f"{held} (--max-bytes-in-flight), {length} more do not fit; retry later")
 
     def reserve(self, length: int) -> int | None:
         """As `take`, but return None instead of raising; else the bytes to release."""

@@ -83,7 +83,7 @@ class CodecProcess:
 
 
 _TOO_LARGE: Final = (
-    f"decoding the JSON takes more than {MAX_MEMORY >> 30} GiB of memory: send binary tensors, or less in one request"
+    f"decoding the JSON takes more than {MAX_MEMORY >> 30} GiB of memory: send binary tensors or a smaller request"
 )
 
 

@@ -32,7 +32,7 @@ def decompress(body: Buffer, encoding: str, limit: int) -> Iterator[int | Buffer
     output = _Output(limit, len(body) * _GROWTH)
     rest = yield from _decompress_stream(memoryview(body), encoding, output)
     if rest and encoding == "deflate":
-        raise BadRequest(f"the {encoding} body has {len(rest)} bytes behind its end")
+        raise BadRequest(f"the {encoding} body has {len(rest)} bytes after its end")
     while rest:  # gzip allows several concatenated members
         rest = yield from _decompress_stream(rest, encoding, output)
     yield output.bytes()
@@ -57,7 +57,7 @@ class _Output:
         start, self.size = self.size, self.size + len(piece)
         if self.size > self._limit:
             raise RequestTooLarge(
-                f"the body unpacks to more than the limit of {self._limit} bytes (--http-max-input-size)"
+                f"the decompressed body exceeds the limit of {self._limit} bytes (--http-max-input-size)"
             )
         if start == 0:
             self._first = piece

@@ -69,7 +69,7 @@ def read_sampling(parameters: Mapping[str, Any], default_max_tokens: int = 0, pr
     fields: dict[str, Any] = {"max_tokens": default_max_tokens} if default_max_tokens else {}
     for name, value in parameters.items():
         if name not in _MUST:
-            raise BadField(name, f"{prefix}{name} is not known, must be one of {', '.join(_MUST)}")
+            raise BadField(name, f"{prefix}{name} is unknown, must be one of {', '.join(_MUST)}")
         if name == "stop" and isinstance(value, str):
             fields[name] = [value]
         elif isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:  # 5.0 is a whole number too
@@ -132,7 +132,7 @@ def read_chat_options(fields: Mapping[str, Any]) -> ChatOptions:
         raise BadField("tool_choice", "tool_choice must be none, auto, required or an object that names a function")
     named = _named(choice) if isinstance(choice, dict) else ""
     if not names and (named or choice == "required"):
-        raise BadField("tool_choice", "tool_choice needs tools, which has none")
+        raise BadField("tool_choice", "tool_choice needs tools")
     if named and named not in names:
         raise BadField(
             "tool_choice", f"tool_choice names '{named[:64]}', must be one of tools: {', '.join(names[:10])}"
@@ -210,7 +210,7 @@ def check_tool_messages(index: int, message: Mapping[str, Any]) -> None:
     """Validate a message's `tool_calls`, and `tool_call_id` of the role tool. Raises BadField."""
     at = f"messages[{index}]"
     if message["role"] == "tool" and not isinstance(message.get("tool_call_id"), str):
-        raise BadField(f"{at}.tool_call_id", f"{at}.tool_call_id must be the id of the call that it answers")
+        raise BadField(f"{at}.tool_call_id", f"{at}.tool_call_id must be the id of the tool call")
     calls = message.get("tool_calls")
     if calls is None:
         return

@@ -39,7 +39,7 @@ def limited_fields(view: memoryview, most: int = MAX_FIELDS) -> Iterator[protobu
 
 def _decode(type_: MessageType, body: Buffer, depth: int) -> Message:
     if depth > MAX_DEPTH:
-        raise MalformedMessage(f"it is nested more than {MAX_DEPTH} deep")
+        raise MalformedMessage(f"it is nested deeper than {MAX_DEPTH} levels")
     types, message = type_.by_number(), Message()
     for number, wire_type, value in limited_fields(memoryview(body)):
         if number in types:

@@ -34,7 +34,7 @@ def no_shared_memory(_: SharedMemorySlice) -> memoryview:
 
 
 def in_huge_request(_: SharedMemorySlice) -> memoryview:
-    raise BadRequest("a request with more than 2 MiB of JSON cannot have tensors in shared memory; send them apart")
+    raise BadRequest("a request with more than 2 MiB of JSON cannot use shared memory tensors; send two requests")
 
 
 def read_region(where: str, parameters: Parameters) -> SharedMemorySlice:

@@ -79,10 +79,10 @@ class SharedMemory:
         if slice_.offset + slice_.byte_size > region.byte_size:
             raise BadRequest(
                 f"Invalid offset + byte size for shared memory region: '{region.name}' has {region.byte_size} bytes,"
-                f" asked for are {slice_.byte_size} from {slice_.offset} on"
+                f" requested are {slice_.byte_size} at offset {slice_.offset}"
             )
         if region.memory.size() < region.offset + region.byte_size:  # reading beyond the end is a SIGBUS
-            raise BadRequest(f"shared memory region '{region.name}' was made shorter since it was registered")
+            raise BadRequest(f"shared memory region '{region.name}' shrank after it was registered")
         start = region.offset + slice_.offset
         return memoryview(region.memory)[start : start + slice_.byte_size]
 

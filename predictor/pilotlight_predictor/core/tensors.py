@@ -86,7 +86,7 @@ def zeros(datatype: str, shape: Shape) -> Tensor:
 def check_strings(where: str, count: int) -> None:
     """Raise BadRequest if a BYTES tensor has too many elements; before they are read."""
     if count > MAX_STRINGS:
-        raise BadRequest(f"{where} has {count} elements of BYTES, at most {MAX_STRINGS} are taken; split the request")
+        raise BadRequest(f"{where} has {count} elements of BYTES, the limit is {MAX_STRINGS}; split the request")
 
 
 def bf16_from_float(values: Array) -> Array:
@@ -107,7 +107,7 @@ def decode_raw(where: str, datatype: str, shape: Shape, data: Buffer) -> Tensor:
     try:
         return Tensor(datatype, array.reshape(shape))
     except ValueError:  # with a dimension of 0, numpy still checks the product of the others
-        raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements") from None
+        raise BadRequest(f"{where}: shape {list(shape)} is too large") from None
 
 
 def _decode_numbers(where: str, datatype: str, shape: Shape, data: Buffer) -> Array:

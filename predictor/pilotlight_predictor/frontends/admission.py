@@ -55,7 +55,7 @@ class Admission(ByteBudget):
         """Raise RequestTooLarge by the announced length, before the body is read."""
         bounds = self._own.get(protocol, self._all)
         if length > (max_bytes := bounds.limits.max_bytes):
-            raise RequestTooLarge(f"the request has {length} bytes, at most {max_bytes} are taken ({bounds.setting})")
+            raise RequestTooLarge(f"the request has {length} bytes, the limit is {max_bytes} ({bounds.setting})")
 
     @property
     def slow_s(self) -> float:

@@ -121,9 +121,9 @@ def authorize(identity: Identity, action: Action) -> None:
     if action is Action.HEALTH:
         return
     if not identity.api:
-        raise Unauthenticated("this server needs its API token: send Authorization: Bearer … (--api-token-file)")
+        raise Unauthenticated("this server requires its API token: send Authorization: Bearer … (--api-token-file)")
     if action is Action.ADMIN and not identity.admin:
-        raise Forbidden("this call needs the admin token: send Authorization: Bearer … (--admin-token-file)")
+        raise Forbidden("this request requires the admin token: send Authorization: Bearer … (--admin-token-file)")
 
 
 def _is_local_user(headers: Mapping[str, str], peer: str) -> bool:

@@ -24,7 +24,7 @@ def library() -> Any:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise LoadFailed(f"there is no NVIDIA driver here: {error}") from None
+        raise LoadFailed(f"no NVIDIA driver found: {error}") from None
     for name, types in _SIGNATURES.items():
         function = getattr(cuda, name)
         function.argtypes, function.restype = types, c_int
@@ -140,7 +140,7 @@ def _check(cuda: Any, code: int, name: str) -> None:
     if code == 0:
         return
     if code == OUT_OF_MEMORY:
-        raise LoadFailed("CUDA out of memory: the weights do not fit beside what the GPU holds already")
+        raise LoadFailed("CUDA out of memory: the weights do not fit into the free GPU memory")
     text = c_char_p()
     cuda.cuGetErrorString(code, byref(text))
-    raise LoadFailed(f"the NVIDIA driver refuses {name}: {(text.value or b'unknown error').decode()} ({code})")
+    raise LoadFailed(f"the NVIDIA driver rejects {name}: {(text.value or b'unknown error').decode()} ({code})")

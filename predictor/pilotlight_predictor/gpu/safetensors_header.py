@@ -65,7 +65,7 @@ def _tensor_info(name: str, entry: Mapping[str, Any], data_bytes: int, path: Pat
         raise _damaged(path, f"tensor {name!r} lies outside of it")
     info = TensorInfo(str(entry["dtype"]), shape, begin, end)
     if info.dtype in TYPES and end - begin != TYPES[info.dtype][1] * prod(shape):
-        raise _damaged(path, f"tensor {name!r} is {end - begin} bytes long, its shape {list(shape)} needs others")
+        raise _damaged(path, f"tensor {name!r} is {end - begin} bytes long, which does not fit its shape {list(shape)}")
     return info
 
 
@@ -82,4 +82,4 @@ def read_tensor(file: WeightsFile, info: TensorInfo) -> bytes:
 
 
 def _damaged(path: Path, why: str) -> LoadFailed:
-    return LoadFailed(f"{path.name} is damaged or no safetensors file: {why}")
+    return LoadFailed(f"{path.name} is damaged or not a safetensors file: {why}")

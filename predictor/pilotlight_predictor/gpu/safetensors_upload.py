@@ -251,5 +251,5 @@ def _fill(memory: memoryview, descriptor: int, file: WeightsFile, begin: int) ->
     while done < len(memory):
         count = os.preadv(descriptor, [memory[done:]], file.data_offset + begin + done)
         if not count:
-            raise LoadFailed(f"{file.path.name} became shorter while it was read")
+            raise LoadFailed(f"{file.path.name} was truncated while it was read")
         done += count

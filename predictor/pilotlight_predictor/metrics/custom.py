@@ -74,7 +74,7 @@ class CustomMetrics:
     def family(self, name: str, kind: MetricKind, description: str) -> CustomFamily:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"the metric's name is {name!r}, must be letters, digits, _ and :, and begin with no digit"
+                f"the metric's name is {name!r}, must be letters, digits, _ and :, and not start with a digit"
             )
         if not isinstance(description, str):
             raise ValueError(f"the description of metric {name} is {type(description).__name__}, must be text")
@@ -84,7 +84,7 @@ class CustomMetrics:
             if family is None:
                 family = self._families[name] = CustomFamily(name, kind, description)
         if family.kind != kind:
-            raise ValueError(f"the metric {name} is a {family.kind} already, must have another name as a {kind}")
+            raise ValueError(f"the metric {name} is already a {family.kind}, a {kind} needs another name")
         return family
 
     def series(
@@ -103,7 +103,7 @@ class CustomMetrics:
             series = family.series.get(key)
             if series is None or series.bounds != tuple(bounds):
                 if sum(len(each.series) for each in list(self._families.values())) >= MAX_SERIES:
-                    raise ValueError(f"models have {MAX_SERIES} series already, no more are made: labels must be few")
+                    raise ValueError(f"models have {MAX_SERIES} series, the limit: use fewer labels")
                 series = family.series[key] = CustomSeries(family, labels, bounds)
             series.owners.add(owner)
             self._families.setdefault(family.name, family)
@@ -137,7 +137,7 @@ class CustomMetrics:
         others = [(own, each.kind) for own, each in list(self._families.items()) if own != name]
         taken |= {line for own, each in others for line in _lines(own, each)}
         if _lines(name, kind) & taken:
-            raise ValueError(f"the metric's name is {name}, which another metric of the server has; choose another")
+            raise ValueError(f"the metric's name is {name}, which is already in use; choose another")
 
 
 def _lines(name: str, kind: MetricKind) -> set[str]:

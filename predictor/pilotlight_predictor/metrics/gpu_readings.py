@@ -103,7 +103,7 @@ class GpuSampler:
                 self._latest = reader.read()
             reader.close()
         except Exception as error:
-            log("gpu.sampling_stopped", f"GPU metrics end: the driver failed: {error}", level="WARNING")
+            log("gpu.sampling_stopped", f"GPU metrics stopped: the driver failed: {error}", level="WARNING")
         finally:
             self._latest = ()
 

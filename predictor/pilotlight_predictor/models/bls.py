@@ -156,7 +156,7 @@ class ModelManagement:
     def _control(self) -> ModelController:
         control = self._context.control
         if control is None:
-            raise Unsupported("this server has no control over its models")
+            raise Unsupported("this server does not support model control")
         if control.workers > 1:
             raise Unsupported("a model of one of several --workers cannot load or unload for all of them")
         return control
@@ -236,8 +236,8 @@ class BlsClient:
         target = VersionId(version.name, version.version)
         if not self._deadlocks.begin(caller, thread, target, self._capacity):
             raise NotReady(
-                f"model '{caller.name}' calls '{version.name}', all instances of which wait for '{caller.name}' itself:"
-                " it would wait for ever; give one of them another instance (instance_group.count)"
+                f"model '{caller.name}' calls '{version.name}', all instances of which wait for '{caller.name}'"
+                " itself: this would deadlock; give one of them another instance (instance_group.count)"
             )
 
         def tracked(result: InferResponse | Exception, final: bool) -> None:

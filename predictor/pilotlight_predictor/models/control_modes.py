@@ -79,9 +79,9 @@ class ModelControl:
             try:
                 await self.poll()
             except LoadFailed as error:
-                log("repository.unreadable", f"what serves goes on: {error}", level="ERROR")
+                log("repository.unreadable", f"loaded models keep serving: {error}", level="ERROR")
             except Exception as error:
-                log("repository.poll_failed", "the next poll tries again", level="ERROR", error=error)
+                log("repository.poll_failed", "polling failed, the next poll retries", level="ERROR", error=error)
 
     async def poll(self) -> None:
         """Poll once: apply changes since the last applied state that were stable over two polls."""
@@ -116,7 +116,7 @@ class ModelControl:
         try:
             await self._registry.load(source, changed=changed)
         except LoadFailed as error:
-            message = f"'{source.name}' was not reloaded, what served before goes on: {error}"
+            message = f"'{source.name}' was not reloaded, the loaded version keeps serving: {error}"
             log("model.reload_failed", message, level="ERROR", model=source.name)
 
     async def load(self, name: str, document: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
@@ -162,11 +162,9 @@ class ModelControl:
         if not valid_model_name(name):  # files would be written outside of their folder
             raise BadRequest(f"model name {name[:100]!r} is not valid: it must be one path segment")
         if files and not self._settings.model.allow_inline_files:
-            raise Forbidden(
-                "parameters: model files within a request are refused by this server (--allow-inline-files)"
-            )
+            raise Forbidden("parameters: this server does not accept model files in a request (--allow-inline-files)")
         if files and document is None:
-            raise BadRequest("parameters.config is needed when files are given")
+            raise BadRequest("parameters.config is required with files")
 
     def _check_explicit(self) -> None:
         if self._mode != "explicit":

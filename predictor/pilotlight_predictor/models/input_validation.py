@@ -58,7 +58,7 @@ class InputValidator:
             if self._outputs and output.name not in self._outputs:
                 known = ", ".join(f"'{name}'" for name in sorted(self._outputs))
                 raise BadRequest(
-                    f"unexpected inference output '{output.name}' for model '{self._model}'; it gives {known}"
+                    f"unexpected inference output '{output.name}' for model '{self._model}'; its outputs are {known}"
                 )
         if self.reshapes:
             self._reshape(request, rows)
@@ -86,7 +86,7 @@ class InputValidator:
 
     def _unexpected(self, name: str) -> BadRequest:
         known = ", ".join(f"'{known}'" for known in self._inputs)
-        return BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; it takes {known}")
+        return BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; its inputs are {known}")
 
     def _check_tensors(self, request: InferRequest) -> int:
         rows = 0
@@ -153,7 +153,7 @@ class InputValidator:
                     request.inputs[name] = Tensor(tensor.datatype, tensor.array.reshape(shape))
                 except ValueError:
                     raise BadRequest(
-                        f"input '{name}' of shape {list(tensor.array.shape)} cannot take the model's {list(shape)}"
+                        f"input '{name}' of shape {list(tensor.array.shape)} does not fit the model's {list(shape)}"
                     ) from None
 
 
@@ -169,13 +169,13 @@ def check_values(
             length = sequence_length(tensor.array.shape, batched)
             if length > max_sequence_length:
                 raise BadRequest(
-                    f"input '{name}' has a sequence of {length}, at most {max_sequence_length} are taken"
+                    f"input '{name}' has a sequence of {length}, the limit is {max_sequence_length}"
                     " (safeguards.input_validation.max_sequence_length)"
                 )
         array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise BadRequest(
-                f"input '{name}' has NaN or an infinity, which this server refuses (safeguards.input_validation)"
+                f"input '{name}' has NaN or an infinity, which this server rejects (safeguards.input_validation)"
             )
 
 

@@ -134,7 +134,7 @@ def discard(instances: Sequence[AnyInstance]) -> None:
         try:
             instance.close()
         except Exception as error:
-            message = "an instance that failed to load failed again while it was closed"
+            message = "closing an instance that failed to load failed"
             log("backend.close_failed", message, level="ERROR", error=error)
 
 
@@ -147,7 +147,7 @@ def _timed(phases: dict[str, float], name: str) -> Iterator[None]:
 
 def _warn_ignored_fields(config: ModelConfig, version: int, graphs: bool = False) -> None:
     if idle := ignored_fields(config, graphs=graphs):
-        message = f"the configuration of model '{config.name}' sets what has no effect here: {', '.join(idle)}"
+        message = f"the configuration of model '{config.name}' has settings without effect: {', '.join(idle)}"
         log("model.without_effect", message, level="WARNING", model=config.name, version=version)
 
 
@@ -157,13 +157,13 @@ def _backend_entry(config: ModelConfig, path: Path) -> backend_table.BackendEntr
         row = backend_table.find_backend(named)
         if row is None:
             known = ", ".join(name for r in backend_table.all_backends() for name in r.names)
-            raise LoadFailed(f"no backend '{named}'; there are {known}")
+            raise LoadFailed(f"unknown backend '{named}'; known: {known}")
         return row
     row = backend_table.backend_for_folder(path) or backend_table.backend_for_file(path)
     if row is None:
         endings = dict.fromkeys("." + file.rpartition(".")[2] for r in backend_table.TABLE for file in r.files)
         kind = f"{path.suffix} files" if path.suffix else "files without an ending"
-        raise LoadFailed(f"{path.name}: no backend runs {kind}; known endings are {', '.join(endings)}")
+        raise LoadFailed(f"{path.name}: no backend for {kind}; known endings: {', '.join(endings)}")
     return row
 
 
@@ -171,8 +171,8 @@ def _permitted(row: backend_table.BackendEntry, path: Path, settings: Settings) 
     """Return the backend. Raise where it runs code of its models and --model-code is false."""
     if not (settings.model.code or row.data):
         raise LoadFailed(
-            f"{path.name} is a model of the backend '{row.names[0]}', which can run code of its own, and --model-code"
-            " is false; convert it to ONNX, or to safetensors in Hugging Face's layout"
+            f"{path.name} is a model of the backend '{row.names[0]}', which can run code, and --model-code is false;"
+            " convert it to ONNX, or to safetensors in the Hugging Face layout"
         )
     return row
 
@@ -212,7 +212,7 @@ def _with_decoupled(config: ModelConfig, decoupled: bool) -> ModelConfig:
     if not decoupled:
         raise LoadFailed(
             f"{config.name}: model_transaction_policy.decoupled is true, but the model answers each request once; "
-            "remove it (docs/reference/grpc.md says which models may have it)"
+            "remove it (see docs/reference/grpc.md)"
         )
     return replace(config, decoupled=True, raw={**config.raw, "model_transaction_policy": {"decoupled": True}})
 

@@ -53,8 +53,8 @@ def ranked(name: str, tensor: Tensor, count: int, batched: bool) -> tuple[Array,
     best = min(count, rows.shape[1])
     if array.size > MAX_RANKED or lead * best > MAX_CLASSES:
         raise BadRequest(
-            f"output '{name}' has {array.size} elements and {lead * best} classes are asked for; a classification takes"
-            f" at most {MAX_RANKED} elements and gives at most {MAX_CLASSES} classes"
+            f"output '{name}' has {array.size} elements and {lead * best} classes are requested; the limits are"
+            f" {MAX_RANKED} elements and {MAX_CLASSES} classes"
         )
     top = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :best]
     return rows, top
@@ -283,7 +283,7 @@ class ModelVersion:
             if tensor is None and self.decoupled:
                 continue  # a decoupled response need not have every output
             if tensor is None:
-                raise BadRequest(f"model '{self.name}' gave no output '{output.name}'; it gave {', '.join(answer)}")
+                raise BadRequest(f"model '{self.name}' has no output '{output.name}', only {', '.join(answer)}")
             if output.classification:
                 labels = self.labels.get(output.name, ())
                 batched = self.config.max_batch_size > 0
@@ -305,5 +305,5 @@ def _single_response(model: str, responses: Sequence[InferResponse | Exception])
     last = responses[-1] if responses else None
     if last is not None and (len(responses) == 1 or (isinstance(last, Exception) and not isinstance(last, Cancelled))):
         return last
-    gave = "several answers" if responses else "no answer"
-    return BadRequest(f"'{model}' is decoupled and gave {gave}: ask it by ModelStreamInfer or generate_stream")
+    gave = "several responses" if responses else "no response"
+    return BadRequest(f"'{model}' is decoupled and returned {gave}: call it with ModelStreamInfer or generate_stream")

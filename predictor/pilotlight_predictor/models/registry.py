@@ -76,7 +76,7 @@ class ModelEntry(Struct):
     def mark_load_failed(self, version: int, reason: str) -> None:
         """Record a failed load; a version that served before stays READY, with the reason."""
         if version in self.serving:
-            self.mark(version, READY, f"the last reload failed, what was loaded before goes on: {reason}")
+            self.mark(version, READY, f"the last reload failed, the version loaded before keeps serving: {reason}")
         else:
             self.mark(version, UNAVAILABLE, reason)
 
@@ -141,7 +141,7 @@ class ModelRegistry:
         entry = self._entries.get(name)
         if entry is None:
             if not self.scanned:
-                raise NotReady(f"'{name}' is not loaded yet: the server is looking for its models")
+                raise NotReady(f"'{name}' is not loaded yet: the server is still finding its models")
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version in entry.serving:
             return entry.serving[version]
@@ -331,7 +331,7 @@ class ModelRegistry:
                 else:
                     entry.mark(version, UNAVAILABLE, UNLOADED)
             entry.reason = UNLOADED
-        log("model.unloaded", f"'{name}' takes no more requests", model=name)
+        log("model.unloaded", f"'{name}' accepts no more requests", model=name)
         unloaded = {name}
         if dependents:
             for part in parts & self._entries.keys():
@@ -380,4 +380,4 @@ def _check_deadlock(entry: ModelEntry) -> None:
     """Raise LoadFailed if this load or unload would wait for a model that waits for it (BLS)."""
     name = entry.source.name
     if entry.lock.locked() and name in WAITING.get():
-        raise LoadFailed(f"'{name}' is being loaded and waits for this itself: neither would end")
+        raise LoadFailed(f"'{name}' is loading and waits for this load: this would deadlock")

@@ -65,7 +65,7 @@ class ModelSources:
             if self._example is not None and len(sources) > 1:
                 given = f" = {self._example}" if isinstance(self._example, Path) else ""
                 raise LoadFailed(
-                    f"model.example{given} is for one model, and {path} has {len(sources)}: put an "
+                    f"model.example{given} applies to one model, but {path} has {len(sources)}: put an "
                     "example.json into the folder of each instead (--example)"
                 )
             return [replace(source, example=self._example) for source in sources]
@@ -165,7 +165,7 @@ class ModelFetcher:
                 prepare(row)
             self.import_s = max(self.import_s, perf_counter() - started)
         except Exception as error:
-            log("runtime.not_ahead", f"no runtime was imported ahead of the model: {error}", level="DEBUG")
+            log("runtime.not_ahead", f"no runtime was imported before the model: {error}", level="DEBUG")
 
 
 def file_names(uri: str) -> list[str]:

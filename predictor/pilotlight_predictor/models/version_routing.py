@@ -63,7 +63,7 @@ class VersionRouter:
         for absent in [text for text in shares if self.number(model, text) not in ready]:
             if (model, absent) not in self._warned:
                 self._warned.add((model, absent))
-                message = f"'{model}' has a share for version {absent}, which does not serve: the others take it"
+                message = f"'{model}' has traffic for version {absent}, which is not ready: the other versions get it"
                 log("model.share_absent", message, level="WARNING", model=model)
         if chosen in ready:
             return chosen

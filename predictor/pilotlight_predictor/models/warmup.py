@@ -25,8 +25,8 @@ from pilotlight_predictor.repository.model_config import ModelConfig, Warmup, Wa
 SHORT: Final = 4096  # bytes of a request that stays in memory as an example
 EXAMPLE_FILE: Final = "example.json"
 REMEDY: Final = (
-    "mend the model, give a request that it can answer (model.example, or example.json in its folder), or turn the "
-    "warm-up off (model.warmup: none); options of the predictor: --example FILE, --warmup none"
+    "fix the model, set an example request (model.example, or example.json in its folder), or turn off the warm-up "
+    "(model.warmup: none); predictor options: --example FILE, --warmup none"
 )
 
 # Body of an example, configuration, V1 verbs that the model implements itself → request. Raises BadRequest.
@@ -98,7 +98,7 @@ def read_example(
     except OSError as error:
         raise LoadFailed(f"{name} cannot be read: {error.strerror}") from None
     except BadRequest as error:
-        raise LoadFailed(f"{name} is not a request that the model takes: {error}") from None
+        raise LoadFailed(f"{name} is not a valid request for the model: {error}") from None
     return request
 
 
@@ -116,7 +116,7 @@ def run_warmups(
             refused = calls is not None and calls.take_refused(VersionId(config.name, version))
             if plan.automatic and (isinstance(problem, BadRequest) or refused):
                 why = "it calls a model that is not ready yet" if refused else str(problem)
-                message = f"model '{config.name}' is unverified, its warm-up of zeros does not count: {why}"
+                message = f"model '{config.name}' is unverified, its warm-up with zeros failed: {why}"
                 log("model.unverified", message, level="WARNING", model=config.name, version=version)
                 return WarmupResult(False)
             what = "zeros" if plan.automatic else plan.origin

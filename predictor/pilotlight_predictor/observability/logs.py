@@ -59,7 +59,7 @@ def configure(level: Level = "INFO", format: Format = "auto", stream: TextIO | N
 
 def log(
     event: str,
-    message: str = "",
+    message: str,
     *,
     level: Level = "INFO",
     request_id: str = "",
@@ -75,7 +75,7 @@ def log(
     context = {"request_id": request_id, "traceparent": traceparent}
     known = {name: value for name, value in context.items() if value}
     extra = {"event": event, "fields": {**known, **fields}}
-    target.log(number, "%s", message or event, exc_info=error, extra=extra)
+    target.log(number, "%s", message, exc_info=error, extra=extra)
 
 
 def access(method: str, path: str, status: int, seconds: float, *, request_id: str, **fields: Any) -> None:
@@ -155,12 +155,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
+    """Lines for people: fields that the message states already, and structures, are left to JSON."""
+
     def format(self, record: logging.LogRecord) -> str:
         line = document(record)
-        head = f"{line.pop('ts')} {line.pop('level'):<8} {line.pop('event')}: {line.pop('message')}"
-        tail = line.pop("traceback", "")
+        event, message, tail = line.pop("event"), line.pop("message"), line.pop("traceback", "")
+        text = message if message.startswith(f"{event} ") else f"{event}: {message}"
+        head = f"{line.pop('ts')} {line.pop('level'):<8} {text}"
         line.pop("logger")
-        fields = "".join(f" {name}={value}" for name, value in line.items())
+        new = {name: value for name, value in line.items() if str(value) not in message}
+        fields = "".join(f" {name}={value}" for name, value in new.items() if not isinstance(value, dict | list))
         return f"{head}{fields}\n{tail.rstrip()}" if tail else head + fields
 
 
@@ -225,7 +229,7 @@ class LogSettings:
 
     def _checked(self, key: str, value: Any) -> Any:
         if key not in self._values:
-            raise BadRequest(f"{key[:100]} is no log setting; there are {', '.join(self._values)}")
+            raise BadRequest(f"unknown log setting {key[:100]}; known: {', '.join(self._values)}")
         if key in _SWITCHES and not isinstance(value, bool):
             raise BadRequest(f"{key} = {value!r}, must be true or false")
         if key == "log_verbose_level" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
@@ -236,7 +240,7 @@ class LogSettings:
             raise BadRequest(f"{key} = {value!r}, must be one of {', '.join(FORMATS)}")
         if key == "log_file" and value != "":
             if self._folder is None:
-                raise Forbidden("log_file: this server writes no files that a call names (--files-dir)")
+                raise Forbidden("log_file: this server does not write files (--files-dir)")
             check_file_name(key, value)
         return value
 
@@ -266,5 +270,5 @@ def open_to_append(path: Path) -> int:
     descriptor = os.open(path, flags, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(EINVAL, "it is no regular file", str(path))
+        raise OSError(EINVAL, "it is not a regular file", str(path))
     return descriptor

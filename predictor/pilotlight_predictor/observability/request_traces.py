@@ -67,7 +67,7 @@ def apply_changes(values: Values, changes: Mapping[str, Any]) -> dict[str, Any]:
         if key == "trace_mode":
             raise BadRequest("trace_mode cannot be changed: traces are written as 'triton' does, into a file")
         if key not in KEYS:
-            raise BadRequest(f"{key[:100]} is no trace setting; there are {', '.join(KEYS)}")
+            raise BadRequest(f"unknown trace setting {key[:100]}; known: {', '.join(KEYS)}")
         if value is None:
             updated.pop(key, None)
         else:
@@ -96,7 +96,7 @@ def _levels(value: Any) -> tuple[str, ...]:
         raise BadRequest(f"trace_level = {value!r}, must be a list of {', '.join(LEVELS[:3])}")
     chosen = tuple(dict.fromkeys(names))
     if OFF in chosen and len(chosen) > 1:
-        raise BadRequest(f"trace_level = {value!r}, cannot have OFF beside another level")
+        raise BadRequest(f"trace_level = {value!r}, cannot combine OFF with another level")
     return chosen
 
 
@@ -216,7 +216,7 @@ class RequestTraces:
         """Apply changes and return the settings. Raises BadRequest, or Forbidden if no file may be written."""
         updated = apply_changes(self._own.get(model, {}) if model else self._all, changes)
         if updated.get("trace_file") and self._folder is None:
-            raise Forbidden("trace_file: this server writes no files that a call names (--files-dir)")
+            raise Forbidden("trace_file: this server does not write files (--files-dir)")
         if not model:
             self._all = updated
         elif updated:

@@ -47,7 +47,7 @@ PARAMETERS: Final = "parameters"
 
 def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[TensorSpec], batched: bool) -> InferRequest:
     """Decode a body; `specs` are the model's inputs, with the batch dimension first if it is `batched`."""
-    document = read_document(body, 'its keys are the names of the inputs, such as {"text_input": "hi"}')
+    document = read_document(body, 'its keys are input names, such as {"text_input": "hi"}')
     nested = document.get(PARAMETERS)
     if len(document) > MAX_FIELDS or (isinstance(nested, dict) and len(nested) > MAX_FIELDS):
         raise BadRequest(f"the body has more than {MAX_FIELDS} fields, which are inputs and parameters; send fewer")
@@ -77,14 +77,14 @@ def _sort_fields(
     """Sort the fields into inputs and parameters."""
     for key, value in fields.items():
         if key in inputs or key in parameters:
-            raise BadRequest(f"{where}{key} is given twice, in the body and in its parameters")
+            raise BadRequest(f"{where}{key} is set twice, in the body and in its parameters")
         if key in known:
             inputs[key] = _tensor(f"{where}{key}", known[key], value, batched)
         elif isinstance(value, str | int | float | bool):
             parameters[key] = value
         else:
             kind = "null" if value is None else "a list" if isinstance(value, list) else "an object"
-            raise BadRequest(f"{where}{key} is {kind}, must be text, a number or true or false: it is no input")
+            raise BadRequest(f"{where}{key} is {kind}, must be text, a number, true or false: it is not an input")
 
 
 def _tensor(where: str, spec: TensorSpec, value: Any, batched: bool) -> Tensor:

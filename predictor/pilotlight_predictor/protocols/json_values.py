@@ -168,7 +168,7 @@ def check_weight(body: Buffer) -> None:
     weight = text.count(b",") + 4 * (text.count(b"[") + text.count(b"{"))
     if weight > MAX_WEIGHT:
         raise BadRequest(
-            f"the body has about {weight} values, lists and objects counted fourfold, at most {MAX_WEIGHT} are taken"
+            f"the body has about {weight} values, lists and objects counted fourfold, the limit is {MAX_WEIGHT}"
         )
 
 
@@ -246,7 +246,7 @@ def pack_values(
     try:
         array = np.empty(shape, _PACKED_TYPES[datatype])
     except ValueError:  # with a dimension of 0, numpy still checks the product of the others
-        raise BadRequest(f"{where}.shape = {list(shape)} is too large, though it has no elements") from None
+        raise BadRequest(f"{where}.shape = {list(shape)} is too large") from None
     if datatype == "BYTES":
         array.reshape(-1)[:] = [item.encode() for item in convert(values)]
         return array
@@ -259,7 +259,7 @@ def pack_values(
 def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Array:
     where, depth = f"inputs[{index}]", _depth(text)
     if depth > MAX_DEPTH:
-        raise BadRequest(f"{where}.data is nested more than {MAX_DEPTH} deep")
+        raise BadRequest(f"{where}.data is nested deeper than {MAX_DEPTH} levels")
     if depth == 0:
         raise BadRequest(f"{where}.data must be an array, flat or nested as its shape")
     values, has_names = _parse(where, datatype, depth, text)
@@ -322,7 +322,7 @@ def decode_strings(name: str, array: Array) -> list[str]:
         return [item.decode() for item in array.ravel()]
     except UnicodeDecodeError:
         raise BadRequest(
-            f"output '{name}' has bytes that are not UTF-8; ask for it with the parameter binary_data: true"
+            f"output '{name}' has bytes that are not UTF-8; request it with the parameter binary_data: true"
         ) from None
 
 

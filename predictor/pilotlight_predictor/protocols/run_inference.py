@@ -134,7 +134,7 @@ async def decode_long(server: Server, body: Buffer, decode: Callable[..., T], *a
 async def await_response(request: HttpRequest, start: Callable[[Finish], None]) -> HttpResponse:
     """Start with a callback for the response and wait for it. Raise Cancelled if the client has disconnected."""
     if request.abandoned:
-        raise Cancelled("the client has gone")
+        raise Cancelled("the client disconnected")
     response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
     start(response.set_result)
     return await response

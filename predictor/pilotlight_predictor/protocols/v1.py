@@ -64,7 +64,7 @@ def _infer(server: Server, request: HttpRequest, verb: str) -> Awaitable[HttpRes
     served = server.find(request.params["model"], version)
     if verb not in {"predict", *served.v1_verbs}:
         raise Unsupported(
-            f"model '{served.name}' does not explain: only a kserve.Model that defines explain() does; use :predict"
+            f"model '{served.name}' has no explainer: only a kserve.Model with explain() has one; use :predict"
         )
     decode: Callable[..., DecodedPredict] = decode_body
     arguments: tuple[Any, ...] = (

@@ -64,9 +64,9 @@ def _flattened(where: str, values: Any) -> tuple[tuple[int, ...], list[Any]]:
     level = [values]
     while level and isinstance(level[0], list):
         if len(shape) == MAX_DIMS:
-            raise BadRequest(f"{where} is nested more than {MAX_DIMS} deep")
+            raise BadRequest(f"{where} is nested deeper than {MAX_DIMS} levels")
         if not all(isinstance(item, list) for item in level):
-            raise BadRequest(f"{where} is not a regular array: values stand beside lists")
+            raise BadRequest(f"{where} is not a regular array: it mixes values and lists")
         if len(set(map(len, level))) > 1:
             raise BadRequest(f"{where} is not a regular array: its rows differ in length")
         shape.append(len(level[0]))
@@ -193,7 +193,7 @@ def decode_predict(
     if by_rows == (COLUMNS in document):
         raise BadRequest(f"the body has {'both' if by_rows else 'neither'} of instances and inputs, must have one")
     if not specs:
-        raise BadRequest(f"model '{model}' declares no inputs, so V1 cannot tell their names and types; use V2")
+        raise BadRequest(f"model '{model}' declares no inputs, which V1 needs for names and types; use V2")
     known = {spec.name: spec for spec in specs}
     if by_rows:
         columns = _columns(model, document[ROWS], specs, known)

@@ -109,8 +109,8 @@ def _check_declared(config: ModelConfig) -> None:
             missing = "data_type" if not tensor.datatype else "dims" if not tensor.dims else ""
             if missing:
                 raise LoadFailed(
-                    f"{config.name}: {direction} '{tensor.name}' has no {missing}, and the model file does not tell; "
-                    f"add {missing} to config.pbtxt"
+                    f"{config.name}: {direction} '{tensor.name}' has no {missing}, and the model file does not"
+                    f" define it; add {missing} to config.pbtxt"
                 )
 
 
@@ -207,7 +207,7 @@ def check_agreement(config: ModelConfig, inputs: Sequence[TensorSpec], outputs: 
         if spec.name not in declared and not spec.optional:
             raise LoadFailed(
                 f"{config.name}: the model file needs input '{spec.name}' ({spec.datatype} {list(spec.shape)}), which "
-                "the configuration leaves out; add it, or leave all inputs out to have them derived"
+                "the configuration leaves out; add it, or leave out all inputs to derive them"
             )
 
 

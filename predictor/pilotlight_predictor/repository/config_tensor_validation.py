@@ -19,9 +19,7 @@ def check_tensors(document: ConfigDocument) -> None:
             if not name:
                 raise document.failure(path, 'has no name; add name: "…"')
             if name in seen:
-                raise document.failure(
-                    (*path, "name"), f"= {name!r} is taken by another {direction}; names must differ"
-                )
+                raise document.failure((*path, "name"), f"= {name!r} is used by another {direction}; names must differ")
             seen.add(name)
             _check_tensor(document, tensor, path)
 
@@ -41,7 +39,7 @@ def _check_tensor(document: ConfigDocument, tensor: Values, path: Path) -> None:
     names = {document.values.get("platform", ""), document.values.get("backend", "")}
     for field in ("is_shape_tensor", "is_non_linear_format_io"):
         if tensor.get(field) and not names & _TENSORRT:
-            raise document.failure((*path, field), "= true is for the platform tensorrt_plan alone; remove it")
+            raise document.failure((*path, field), "= true is supported by the platform tensorrt_plan only; remove it")
 
 
 def check_dims(document: ConfigDocument, dims: Sequence[int], path: Path, variable: bool = True) -> None:
@@ -85,6 +83,6 @@ def check_batch_tensors(document: ConfigDocument) -> None:
             if len(sources) != 1:
                 raise document.failure((*path, "source_input"), f"has {len(sources)} names, must have one")
             if inputs and sources[0] not in inputs:
-                raise document.failure((*path, "source_input", 0), f"= {sources[0]!r} is no input of this model")
+                raise document.failure((*path, "source_input", 0), f"= {sources[0]!r} is not an input of this model")
             if field == "batch_input" and tensor.get("data_type") not in {"TYPE_INT32", "TYPE_FP32"}:
                 raise document.failure((*path, "data_type"), "must be TYPE_INT32 or TYPE_FP32")

@@ -104,16 +104,14 @@ def _check_ordering(document: ConfigDocument, batching: Values, path: Path) -> N
     if not batching.get("preserve_ordering"):
         return
     if batching.get("priority_levels", 0) > 1:
-        raise document.failure(
-            (*path, "preserve_ordering"), "cannot stand beside priority_levels > 1; drop one of them"
-        )
+        raise document.failure((*path, "preserve_ordering"), "cannot be combined with priority_levels > 1; remove one")
     policies: dict[Path, Values] = {(*path, "default_queue_policy"): batching.get("default_queue_policy", {})}
     for priority, policy in batching.get("priority_queue_policy", {}).items():
         policies[(*path, "priority_queue_policy", str(priority))] = policy
     for place, policy in policies.items():
         if policy.get("default_timeout_microseconds") and policy.get("timeout_action") == "DELAY":
             raise document.failure(
-                (*place, "timeout_action"), "= DELAY cannot stand beside preserve_ordering; use REJECT"
+                (*place, "timeout_action"), "= DELAY cannot be combined with preserve_ordering; use REJECT"
             )
 
 
@@ -131,7 +129,7 @@ def _check_instance_groups(document: ConfigDocument) -> None:
             )
         if gpus and kind in {"KIND_CPU", "KIND_MODEL"}:
             raise document.failure(
-                (*path, "gpus"), f"= {gpus} cannot stand beside kind: {kind}; use KIND_GPU or drop gpus"
+                (*path, "gpus"), f"= {gpus} cannot be combined with kind: {kind}; use KIND_GPU or remove gpus"
             )
         for number, gpu in enumerate(gpus):
             if gpu < 0:
@@ -169,7 +167,7 @@ def _check_warmups(document: ConfigDocument) -> None:
 def _check_input_name(document: ConfigDocument, name: str, path: Path) -> None:
     known = {tensor["name"] for tensor in document.values.get("input", [])}
     if known and name not in known:
-        raise document.failure(path, f"is for {name!r}, which is no input; known are {', '.join(sorted(known))}")
+        raise document.failure(path, f"is for {name!r}, which is not an input; known: {', '.join(sorted(known))}")
 
 
 def _check_warmup_input(document: ConfigDocument, tensor: Values, path: Path) -> None:
@@ -190,7 +188,7 @@ def _check_cache(document: ConfigDocument) -> None:
     decoupled = values.get("model_transaction_policy", {}).get("decoupled")
     if decoupled or "sequence_batching" in values:
         other = "a decoupled model" if decoupled else "sequence_batching"
-        raise document.failure(("response_cache",), f"cannot serve {other}; remove one of them")
+        raise document.failure(("response_cache",), f"cannot be combined with {other}; remove one")
 
 
 def _check_sequences(document: ConfigDocument) -> None:
@@ -203,7 +201,7 @@ def _check_sequences(document: ConfigDocument) -> None:
     if candidates < 0:
         raise document.failure((*path, "oldest", "max_candidate_sequences"), f"= {candidates}, must be 0 or more")
     if batching.get("iterative_sequence"):
-        raise document.failure((*path, "iterative_sequence"), "= true is not served; remove it")
+        raise document.failure((*path, "iterative_sequence"), "= true is not supported; remove it")
     _check_controls(document, batching)
     for index, state in enumerate(batching.get("state", [])):
         _check_state(document, state, (*path, "state", index))
@@ -221,7 +219,7 @@ def _check_controls(document: ConfigDocument, batching: Values) -> None:
         kind = control.get("kind", "CONTROL_SEQUENCE_START")
         place = (*path, "control", 0)
         if kind in seen:
-            raise document.failure(place, f"is a second {kind}; a kind may be given once")
+            raise document.failure(place, f"is a second {kind}; a kind may be set once")
         seen.add(kind)
         _check_control(document, control, kind, place)
 
@@ -263,9 +261,7 @@ def _check_ensemble(document: ConfigDocument) -> None:
             raise document.failure((), "platform is ensemble, so ensemble_scheduling { step [ … ] } must be given")
         return
     if not named:
-        raise document.failure(
-            ("ensemble_scheduling",), 'is for ensembles alone; add platform: "ensemble" or remove it'
-        )
+        raise document.failure(("ensemble_scheduling",), 'is for ensembles only; add platform: "ensemble" or remove it')
     for field in _NOT_OF_ENSEMBLES:
         if values.get(field):
             raise document.failure((field,), "has no meaning for an ensemble; set it on the models of its steps")
@@ -288,7 +284,7 @@ def _check_steps(document: ConfigDocument, steps: Sequence[Values]) -> None:
             raise document.failure((*path, "model_version"), f"= {step['model_version']}, must be a version or -1")
         for output, tensor in step["output_map"].items():
             if tensor in writers:
-                sentence = f"writes {tensor!r}, which step {writers[tensor]} writes already; a tensor has one writer"
+                sentence = f"writes {tensor!r}, which step {writers[tensor]} writes too; a tensor has one writer"
                 raise document.failure((*path, "output_map", output), sentence)
             writers[tensor] = index
 
@@ -320,7 +316,7 @@ def _check_written(
         missing = sorted(set(step["input_map"].values()) - written)
         if missing:
             path = ("ensemble_scheduling", "step", number, "input_map")
-            sentence = f"reads {missing[0]!r}, which no input and no step that can run gives (missing, or in a cycle)"
+            sentence = f"reads {missing[0]!r}, which no input or runnable step provides (missing, or in a cycle)"
             raise document.failure(path, sentence)
     for index, name in enumerate(outputs):
         if name not in written:
@@ -347,7 +343,7 @@ def _check_graph(document: ConfigDocument, spec: Values, path: Path) -> None:
         sentence = f"= {least}, must be from {min(rows, 1)} to the graph's batch_size, which is {rows}"
         raise document.failure((*path, "graph_lower_bound", "batch_size"), sentence)
     if bound.get("input"):
-        sentence = "is not served: a graph runs for the dims that it was captured with; remove it"
+        sentence = "is not supported: a graph has the dims that it was captured with; remove it"
         raise document.failure((*path, "graph_lower_bound", "input"), sentence)
     for name, shape in spec.get("input", {}).items():
         place = (*path, "input", name)

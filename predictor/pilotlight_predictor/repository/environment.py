@@ -29,7 +29,7 @@ def enter(model: str, cache_dir: str, workers: int = 1) -> None:
             return
         if workers > 1:
             raise RequirementsRefused(
-                f"{requirements.path} needs --workers 1", "or fetch the model, and serve its path"
+                f"{requirements.path} needs --workers 1", "or download the model and serve its path"
             )
         base = Path(cache_dir or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = base / "environments" if cache_dir else base / "pilotlight" / "environments"

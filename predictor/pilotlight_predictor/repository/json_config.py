@@ -56,7 +56,7 @@ def unknown_field(name: str, type_: MessageType, path: Path) -> str:
 
     owner = f" in {dotted(path)}" if path else ""
     close = get_close_matches(name, type_.fields, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(type_.fields) or 'none'}"
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(type_.fields) or 'none'}"
     return f"unknown field {name!r}{owner}; {hint}"
 
 
@@ -97,9 +97,9 @@ def _message(document: ConfigDocument, node: object, type_: MessageType, path: P
         if name is None:
             raise LoadFailed(f"{document.position(path)}: {unknown_field(str(key), type_, path)}")
         if name in values:
-            raise document.failure((*path, name), "is given twice, in both spellings; keep one")
+            raise document.failure((*path, name), "is set twice, in both spellings; keep one")
         if other := conflicting_field(name, values, type_):
-            raise document.failure((*path, name), f"cannot stand beside {other}; keep one of them")
+            raise document.failure((*path, name), f"cannot be combined with {other}; keep one")
         values[name] = _field(document, item, type_.fields[name], (*path, name))
     return values
 

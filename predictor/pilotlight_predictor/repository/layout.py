@@ -46,14 +46,14 @@ def scan(repository: Path) -> list[ModelSource]:
     """Return every model of a repository, by name; hidden names and plain files are skipped."""
     if not repository.is_dir():
         raise LoadFailed(
-            f"model repository {repository} is not a directory; give --model-repository a directory of models"
+            f"model repository {repository} is not a directory; set --model-repository to a directory of models"
         )
     sources = []
     for entry in _directories(repository):
         if valid_model_name(entry.name):
             sources.append(_source(entry))
         else:
-            message = f"passing over {str(entry)!r}: it cannot be the name of a model"
+            message = f"ignoring {str(entry)!r}: it is not a valid model name"
             log("repository.passed_over", message, level="WARNING")
     return sources
 
@@ -126,7 +126,7 @@ def _source(directory: Path, name: str | None = None) -> ModelSource:
 
 def _check_name(source: ModelSource) -> ModelSource:
     if not valid_model_name(source.name):
-        raise LoadFailed(f"{source.name!r} cannot be the name of a model; give another one with --model-name")
+        raise LoadFailed(f"{source.name!r} is not a valid model name; set another with --model-name")
     return source
 
 
@@ -146,7 +146,7 @@ def _versions(directory: Path) -> dict[int, Path]:
         if str(number := int(entry.name[:20])) == entry.name and number <= MAX_VERSION:
             versions[number] = entry
         else:
-            message = f"passing over {entry}: write a version as a number without leading zeros"
+            message = f"ignoring {entry}: a version is a number without leading zeros"
             log("repository.passed_over", message, level="WARNING")
     return versions
 
@@ -193,7 +193,7 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
         return candidate
     raise LoadFailed(
         f"{config.name}: no model file in {version_dir}: expected {' or '.join(_default_names(backend))}, "
-        f"found {_listing(version_dir)}; name the file by default_model_filename if it is called otherwise"
+        f"found {_listing(version_dir)}; or set default_model_filename to the file's name"
     )
 
 
@@ -209,8 +209,8 @@ def _configured_backend(config: ModelConfig) -> BackendEntry | None:
 
     known = [each for candidate in TABLE for each in candidate.names]
     close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-    raise LoadFailed(f"{config.name}: there is no backend {name!r}; {hint}")
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    raise LoadFailed(f"{config.name}: unknown backend {name!r}; {hint}")
 
 
 def _default_names(backend: BackendEntry | None) -> tuple[str, ...]:

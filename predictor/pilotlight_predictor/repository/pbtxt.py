@@ -216,9 +216,7 @@ def _literal(token: _Token) -> int | float | str:
         return int(text, 16)
     if len(text) > 1 and text[0] == "0":
         if not set(text) <= set("01234567"):
-            raise LoadFailed(
-                f"{token.position}: {text} is read as octal because of its leading 0, so 8 and 9 cannot occur"
-            )
+            raise LoadFailed(f"{token.position}: {text} is octal because of its leading 0, so it cannot contain 8 or 9")
         return int(text, 8)
     return int(text)
 
@@ -250,7 +248,7 @@ def _encoded(text: str, token: _Token) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise LoadFailed(f"{token.position}: half of a surrogate pair stands in a string") from None
+        raise LoadFailed(f"{token.position}: a string contains half of a surrogate pair") from None
 
 
 def document_from_message(root: PbtxtMessage, type_: MessageType) -> ConfigDocument:
@@ -275,9 +273,7 @@ class _Reader:
             if name is None:
                 raise LoadFailed(f"{field.position}: {unknown_field(field.name, type_, path)}")
             if other := conflicting_field(name, values, type_):
-                raise LoadFailed(
-                    f"{field.position}: {dotted((*path, name))} cannot stand beside {other}; keep one of them"
-                )
+                raise LoadFailed(f"{field.position}: {dotted((*path, name))} cannot be combined with {other}; keep one")
             self._places.setdefault((*path, name), field.position)
             self._add(field, type_.fields[name], values, (*path, name))
         return values
@@ -295,7 +291,7 @@ class _Reader:
             for value in field.values:
                 self._entry(value, type_, entries, path)
         elif name in values:
-            raise LoadFailed(f"{field.position}: {dotted(path)} is given twice; keep one")
+            raise LoadFailed(f"{field.position}: {dotted(path)} is set twice; keep one")
         else:
             values[name] = self._value(field.values[0], type_.type, path)
 

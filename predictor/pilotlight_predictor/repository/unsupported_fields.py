@@ -25,7 +25,7 @@ def reject_unsupported(config: ModelConfig) -> None:
     for field, is_set in unsupported.items():
         if is_set:
             page = "docs/reference/http-api.md, Differences"
-            raise LoadFailed(f"{config.name}: {field} is not served yet; remove it ({page})")
+            raise LoadFailed(f"{config.name}: {field} is not supported; remove it ({page})")
 
 
 def ignored_fields(config: ModelConfig, *, graphs: bool = False) -> list[str]:

@@ -89,7 +89,7 @@ class Ensemble(Executor):
     def cancel(self, item: QueuedRequest) -> None:
         run = self._running.get(item)
         if run is not None:
-            run.end(Cancelled("the client left before the answer"))
+            run.end(Cancelled("the client disconnected before the response"))
 
     async def close(self) -> None:
         """Wait for requests in flight, which hold the models that they still need."""
@@ -160,7 +160,7 @@ class _EnsembleRun:
             names = [output.name for output in self._config.outputs]
             missing = [name for name in names if name not in self._tensors]
             if missing:
-                self.end(BackendFailed(f"ensemble '{self._config.name}': no step gave {', '.join(missing)}"))
+                self.end(BackendFailed(f"ensemble '{self._config.name}': no step returned {', '.join(missing)}"))
             else:
                 self.end({name: self._tensors[name] for name in names})
 

@@ -91,10 +91,10 @@ class InstanceThread:
             # One bad request must not fail the rest of the batch: run each alone, so that only that one fails.
             return [error] if len(batch) == 1 else [self.answers([request])[0] for request in batch]
         except BaseException as error:  # user code that exits its thread must not end the server
-            self.failure = f"the model ended its own execution with {type(error).__name__}"
+            self.failure = f"the model raised {type(error).__name__}"
             return [BackendFailed(self.failure)] * len(batch)
         if len(answers) != len(batch):
-            wrong = RuntimeError(f"the model gave {len(answers)} answers to {len(batch)} requests")
+            wrong = RuntimeError(f"the model returned {len(answers)} responses to {len(batch)} requests")
             return [wrong] * len(batch)
         return answers
 
@@ -107,7 +107,7 @@ class InstanceThread:
         except Exception as error:
             failed = error
         except BaseException as error:
-            self.failure = f"the model ended its own execution with {type(error).__name__}"
+            self.failure = f"the model raised {type(error).__name__}"
             failed = BackendFailed(self.failure)
         for request in batch:
             request.send(failed)

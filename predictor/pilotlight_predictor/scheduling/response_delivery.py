@@ -82,7 +82,7 @@ class Delivery:
             message = f"model '{model}' failed"
             log("backend.failed", message, level="ERROR", error=cause, request_id=request_id, model=model)
         self._last_logged = cause
-        return BackendFailed(f"model '{model}' failed; the server's log has the reason", request_id)
+        return BackendFailed(f"model '{model}' failed; see the server's log", request_id)
 
 
 def _reply_to_batch(batch: list[QueuedRequest], shares: SplitOutputs) -> bool:
@@ -97,7 +97,7 @@ def _reply_to_batch(batch: list[QueuedRequest], shares: SplitOutputs) -> bool:
 
 def log_undelivered(item: QueuedRequest, error: Exception) -> None:
     name, request_id = item.request.model, item.request.request_id
-    message = f"an answer of '{name}' could not be handed over"
+    message = f"a response of '{name}' could not be delivered"
     log("answer.lost", message, level="ERROR", error=error, request_id=request_id, model=name)
 
 

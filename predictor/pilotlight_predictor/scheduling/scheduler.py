@@ -109,7 +109,7 @@ class Scheduler(Executor):
         """Cancel for a client that disconnected: dequeue the request, or flag it so that the model may stop early."""
         if not item.gone:
             self.queue.discard(item)
-            self._drop(item, perf_counter_ns(), "CANCELED", Cancelled("the client left before the answer"))
+            self._drop(item, perf_counter_ns(), "CANCELED", Cancelled("the client disconnected before the response"))
             self._finish_close()
         elif self._decoupled:
             self._open.cancel(item)
@@ -246,7 +246,7 @@ class Scheduler(Executor):
             if batch is None:
                 continue
             ids = ", ".join(item.request.id for item in batch if item.request.id) or "without an id"
-            given_up = f"an execution has not ended in time (requests {ids}); the instance is given up"
+            given_up = f"an execution has not finished in time (requests {ids}); the instance is abandoned"
             thread.abandon(given_up)
             self._release(thread)
             self.executing -= len(batch)

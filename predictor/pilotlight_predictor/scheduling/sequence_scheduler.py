@@ -82,7 +82,7 @@ class SequenceScheduler(Executor):
             assert run.slot is not None
             self._schedulers[run.slot.instance].cancel(self._sent[item])
             return
-        self._drop(run, _ended(run), {item: Cancelled("the client left before the answer")})
+        self._drop(run, _ended(run), {item: Cancelled("the client disconnected before the response")})
 
     def _forward(self, run: SequenceRun) -> None:
         item = self._table.take(run)
@@ -183,7 +183,7 @@ class SequenceScheduler(Executor):
 
 
 def _ended(run: SequenceRun) -> BadRequest:
-    return BadRequest(f"sequence {run.id} has ended, for one of its requests was cancelled: start it again")
+    return BadRequest(f"sequence {run.id} was ended because one of its requests was cancelled: start it again")
 
 
 def _check(batching: SequenceBatching, item: QueuedRequest) -> SequencePoint:

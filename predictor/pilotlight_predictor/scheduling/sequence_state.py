@@ -47,7 +47,7 @@ def with_states(config: ModelConfig) -> ModelConfig:
 
 def sequence_instances(instances: Sequence[AnyInstance], config: ModelConfig, model_dir: Path) -> "list[AnyInstance]":
     if any(map(is_decoupled, instances)):
-        raise LoadFailed(f"{config.name}: sequence_batching of a decoupled model is not served; remove one of them")
+        raise LoadFailed(f"{config.name}: sequence_batching of a decoupled model is not supported; remove one of them")
     return [sequence_instance(instance, config, model_dir) for instance in instances if not is_decoupled(instance)]
 
 
@@ -80,7 +80,7 @@ class SequencedInstance:
         padded = [rows.get(slot) for slot in range(max(rows) + 1)]
         answers = self._instance.execute([self._add_tensors(each or _padding_request(batch[0])) for each in padded])
         if len(answers) != len(padded):
-            raise RuntimeError(f"the model gave {len(answers)} answers to {len(padded)} requests")
+            raise RuntimeError(f"the model returned {len(answers)} responses to {len(padded)} requests")
         pairs = zip(padded, answers, strict=True)
         extracted = {id(request): self._extract_states(request, answer) for request, answer in pairs if request}
         return [extracted[id(request)] for request in batch]
@@ -99,7 +99,7 @@ class SequencedInstance:
             return answer
         missing = [state.output_name for state in self._batching.states if state.output_name not in answer]
         if missing:
-            return BackendFailed(f"the model gave no state '{missing[0]}', which sequence_batching.state names")
+            return BackendFailed(f"the model returned no state '{missing[0]}', which sequence_batching.state names")
         if request.sequence is not None and request.sequence.state is not None:
             for state in self._batching.states:
                 datatype, array = answer[state.output_name]

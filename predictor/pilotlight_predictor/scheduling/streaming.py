@@ -133,7 +133,7 @@ class OpenRequests:
         opened = self._open.get(item)
         if opened is not None and not item.request.cancelled:
             opened[0].cancel()
-            self._delivery.answer(item, Cancelled("the client left before the last answer"))
+            self._delivery.answer(item, Cancelled("the client disconnected before the last response"))
 
     def pause(self, item: QueuedRequest, paused: bool) -> None:
         opened = self._open.get(item)

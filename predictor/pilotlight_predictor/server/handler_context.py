@@ -19,7 +19,7 @@ from pilotlight_predictor.observability.logs import LogSettings
 from pilotlight_predictor.observability.request_traces import RequestTraces
 from pilotlight_predictor.server.server_state import Lifecycle, Readiness, ServerState, assess_readiness
 
-HIDDEN_REASON: Final = "the server's log has the reason"
+HIDDEN_REASON: Final = "see the server's log"
 
 
 class Caller(Protocol):

@@ -78,7 +78,7 @@ def assess_readiness(
         return Readiness(False, state.value, lifecycle.reason)
     names = list(required)
     if not names and not may_be_empty:
-        return Readiness(False, ServerState.FAILED.value, "no model was found to serve")
+        return Readiness(False, ServerState.FAILED.value, "no model found")
     for name in names:
         if not is_ready(name):
             return Readiness(False, ServerState.FAILED.value, f"model '{name}': {reason(name)}")

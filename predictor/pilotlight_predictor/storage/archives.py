@@ -41,8 +41,8 @@ def check_digest(running: Any, entry: Entry, redacted: str) -> None:
     if running is not None and running.hexdigest() != expected:
         algorithm = entry.digest.partition(":")[0]
         raise LoadFailed(
-            f"{redacted}: {entry.path} has {algorithm} {running.hexdigest()}, must be {expected};"
-            " the file is not the one that was meant, check the hash or its source"
+            f"{redacted}: {entry.path} has {algorithm} {running.hexdigest()}, must be {expected}; check the hash or"
+            " the source"
         )
 
 
@@ -56,8 +56,8 @@ def check_space(needed: int, directory: Path, options: FetchOptions, redacted: s
     free = shutil.disk_usage(directory).free
     if needed + options.spare_bytes > free:
         raise LoadFailed(
-            f"{redacted}: needs {_mib(needed)} in {directory} and {_mib(options.spare_bytes)} to spare,"
-            f" but only {_mib(free)} are free; free some space or use another directory"
+            f"{redacted}: needs {_mib(needed)} in {directory} and {_mib(options.spare_bytes)} spare, but only"
+            f" {_mib(free)} are free; free some space or use another directory"
         )
 
 
@@ -72,7 +72,7 @@ def check_file(path: Path, sha256: str, size: int | None, redacted: str) -> None
     if not sha256:
         return
     if not path.is_file():
-        raise LoadFailed(f"{redacted}: sha256 is for one file and this is a directory; pin a file or an archive")
+        raise LoadFailed(f"{redacted}: sha256 needs one file, this is a directory; use a file or an archive")
     with path.open("rb") as file:
         running = hashlib.file_digest(file, "sha256")
     check_digest(running, Entry(path.name, -1, digest=f"sha256:{sha256}"), redacted)
@@ -108,7 +108,7 @@ class _Budget:
         if clean in {"", "."}:
             return "."
         if not safe_relative(clean):
-            raise self.refused(f"has the member {name!r}, which leads out of it")
+            raise self.refused(f"has the member {name!r}, which is outside of it")
         return clean
 
     def refused(self, reason: str) -> LoadFailed:
@@ -195,7 +195,7 @@ def _link_target(member: tarfile.TarInfo, budget: _Budget, folder: str) -> str:
     if member.islnk():
         return budget.inside(posixpath.normpath(member.linkname.removeprefix("./").removeprefix(folder)))
     if member.linkname.startswith("/"):
-        raise budget.refused(f"has the link {member.name!r} to {member.linkname!r}, which leads out of it")
+        raise budget.refused(f"has the link {member.name!r} to {member.linkname!r}, which is outside of it")
     return budget.inside(posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname)))
 
 
@@ -215,5 +215,5 @@ def _unzip(archive: Path, target: Path, budget: _Budget) -> None:
                 while piece := source.read(MIB):
                     left -= len(piece)
                     if left < 0:  # a zip may hold more than its header declares
-                        raise budget.refused("has a member that is longer than it says")
+                        raise budget.refused("has a member that is longer than its header states")
                     copy.write(piece)

@@ -87,7 +87,7 @@ def _interruptible() -> Iterator[None]:
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
     """Exit with a message on fd 2; the signal may have interrupted a write to `sys.stderr`."""
     start = "\r\x1b[K" if sys.stderr.isatty() else ""
-    os.write(2, f"{start}interrupted; the same command goes on where it stopped\n".encode())
+    os.write(2, f"{start}interrupted; run the same command to resume\n".encode())
     os._exit(EXIT_INTERRUPTED)
 
 
@@ -123,16 +123,16 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "uri", metavar="URI", help="path, file://, https://, s3://, gs://, az://, hf:// or oci+fetch://"
     )
-    parser.add_argument("directory", metavar="DIR", help="where the model goes; created when missing")
-    parser.add_argument("--sha256", default="", help="hash that the one file (or archive) must have")
-    parser.add_argument("--size", type=int, help="total bytes that the URI must name")
-    parser.add_argument("--pin", default="", metavar="JSON", help=f"content to fetch; also {contract.ENV_MODEL_PINS}")
+    parser.add_argument("directory", metavar="DIR", help="target directory; created if missing")
+    parser.add_argument("--sha256", default="", help="expected SHA-256 of the file or archive")
+    parser.add_argument("--size", type=int, help="expected total size in bytes")
     parser.add_argument(
-        "--cache", type=Path, metavar="DIR", help="fetch into a cache that others share, and link to it"
+        "--pin", default="", metavar="JSON", help=f"pinned content to fetch; also {contract.ENV_MODEL_PINS}"
     )
-    parser.add_argument("--concurrency", type=_positive, default=8, help="parts read at once (8)")
-    parser.add_argument("--allow-http", action="store_true", help="plain http:// beyond this machine")
-    parser.add_argument("--no-unpack", action="store_true", help="leave .tar, .tar.gz, .tgz and .zip as they are")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="download into a shared cache and link to it")
+    parser.add_argument("--concurrency", type=_positive, default=8, help="parallel downloads (8)")
+    parser.add_argument("--allow-http", action="store_true", help="allow plain http:// to other machines")
+    parser.add_argument("--no-unpack", action="store_true", help="do not unpack .tar, .tar.gz, .tgz and .zip")
     parser.add_argument("-o", "--output", choices=("text", "table", "json"), default="text", help="table is text")
     return parser
 

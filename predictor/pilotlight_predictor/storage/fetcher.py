@@ -74,7 +74,7 @@ def fetch(uri: str, cache: Path, progress: ProgressCallback | None = None, *, op
     except OSError as error:
         reason = error.strerror or type(error).__name__
         advice = f"set {ENV_CACHE_DIR} to a directory that can be written"
-        raise LoadFailed(f"{location.redacted}: cannot be kept in {cache} ({reason}); {advice}") from error
+        raise LoadFailed(f"{location.redacted}: cannot be cached in {cache} ({reason}); {advice}") from error
 
 
 def _fetch_into_cache(
@@ -106,7 +106,7 @@ def locate(uri: str, options: FetchOptions) -> Location:
         return location
     sha256 = validate_sha256(options.sha256, location.redacted)
     if location.sha256 and location.sha256 != sha256:
-        raise LoadFailed(f"{location.redacted}: sha256 is given twice and differs; leave one of them out")
+        raise LoadFailed(f"{location.redacted}: sha256 is set twice with different values; remove one")
     return location._replace(sha256=sha256)
 
 
@@ -123,9 +123,7 @@ def open_and_list(location: Location, options: FetchOptions) -> tuple[Store, Con
     if not location.sha256:
         return store, contents
     if not contents.single:
-        raise LoadFailed(
-            f"{location.redacted}: sha256 is for one file and this is a directory; pin a file or an archive"
-        )
+        raise LoadFailed(f"{location.redacted}: sha256 needs one file, this is a directory; use a file or an archive")
     return store, Contents((replace(contents.entries[0], digest=f"sha256:{location.sha256}"),), single=True)
 
 
@@ -182,7 +180,7 @@ def retry_while_changing(call: Callable[[], T], location: Location) -> T:
         except ContentChanged:
             continue
     raise LoadFailed(
-        f"{location.redacted}: keeps changing while it is downloaded; write it once, under a name of its own"
+        f"{location.redacted}: keeps changing while it is downloaded; upload each version under its own name"
     )
 
 

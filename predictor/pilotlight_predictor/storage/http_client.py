@@ -62,7 +62,7 @@ def split_url(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise LoadFailed(f"{redact(url)}: is no URL ({error}); write https://host/path") from error
+        raise LoadFailed(f"{redact(url)}: is not a URL ({error}); write https://host/path") from error
     return parts._replace(path=quote(parts.path, safe=_SAFE), query=quote(parts.query, safe=_SAFE + "?"))
 
 
@@ -72,10 +72,10 @@ def check_allowed(parts: SplitResult, *, allow_http: bool) -> None:
     if not host:
         raise LoadFailed(f"{redacted}: the host is missing; write https://host/path")
     if is_refused(host):
-        raise LoadFailed(f"{redacted}: link-local and metadata addresses are refused; models are not served from there")
+        raise LoadFailed(f"{redacted}: link-local and metadata addresses are not allowed")
     if parts.scheme == "http" and not allow_http and not is_loopback_host(host):
         raise LoadFailed(
-            f"{redacted}: plain http:// is refused beyond this machine; use https:// (fetch and pin: --allow-http)"
+            f"{redacted}: plain http:// to other machines is not allowed; use https:// (fetch and pin: --allow-http)"
         )
 
 
@@ -86,17 +86,17 @@ def next_hop(url: str, target: str, origin: str) -> str:
     if after.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and after.scheme == "http"):
         raise LoadFailed(f"{redact(url)}: redirects to {redact(joined)}, and a redirect must stay on https")
     if is_loopback_host(after.hostname or "") and not is_loopback_host(urlsplit(origin).hostname or ""):
-        raise LoadFailed(f"{redact(url)}: redirects to this machine ({redact(joined)}), which is refused")
+        raise LoadFailed(f"{redact(url)}: redirects to this machine ({redact(joined)}), which is not allowed")
     return joined
 
 
 def check_peer(url: str, peer: str, first_peer: str) -> None:
     """Judge a connected address, since a name may resolve to any; `first_peer` is the address before redirects."""
     if is_refused(peer):
-        reason = f"the name resolves to {peer}, a link-local or metadata address, which is refused"
+        reason = f"the name resolves to {peer}, a link-local or metadata address, which is not allowed"
         raise LoadFailed(f"{redact(url)}: {reason}")
     if is_loopback_host(peer) and not is_loopback_host(first_peer):
-        raise LoadFailed(f"{redact(url)}: a redirect leads to this machine ({peer}), which is refused")
+        raise LoadFailed(f"{redact(url)}: a redirect leads to this machine ({peer}), which is not allowed")
 
 
 def same_origin(first: str, second: str) -> bool:
@@ -214,7 +214,7 @@ class StreamedResponse:
         try:
             return self.response.read(size)
         except _Failure as error:
-            raise TransientError(f"the connection broke ({type(error).__name__})") from error
+            raise TransientError(f"the connection was lost ({type(error).__name__})") from error
 
 
 def _connection(request: DownloadRequest, timeout: float) -> http.client.HTTPConnection:
@@ -242,7 +242,7 @@ def _translate_error(error: Exception, url: str) -> Exception:
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
-        advice = "set SSL_CERT_FILE to its authority"
+        advice = "set SSL_CERT_FILE to its certificate authority"
         return LoadFailed(f"{redact(url)}: its certificate is not trusted ({error.verify_message}); {advice}")
     if isinstance(error, socket.gaierror):
         return TransientError(f"the host name cannot be resolved ({error.strerror})")

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     uris = [line for uri in arguments.uris for line in (sys.stdin.read().split() if uri == "-" else [uri])]
     options = FetchOptions(timeout=arguments.timeout, retries=RETRIES, allow_http=arguments.allow_http)
     results = resolve_all(uris, options, arguments.timeout, list_names if arguments.names else resolve)
-    silent = {"error": f"the store did not answer within {arguments.timeout:g} s"}
+    silent = {"error": f"the store did not respond within {arguments.timeout:g} s"}
     sys.stdout.write(json.dumps({uri: results.get(uri, silent) for uri in uris}) + "\n")
     sys.stdout.flush()
     if len(results) < len(set(uris)):
@@ -95,12 +95,12 @@ def _size_of(location: Location, options: FetchOptions) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pilotlight_predictor pin",
-        description="Print the content of model URIs at this moment as JSON: a pin, or an error, for each URI.",
+        description="Print the current content of model URIs as JSON: a pin or an error for each URI.",
     )
     parser.add_argument(
         "uris", metavar="URI", nargs="+", help="s3://, gs://, az://, hf://, oci+fetch:// or https://; - reads stdin"
     )
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for all of them (20)")
-    parser.add_argument("--names", action="store_true", help="the paths of the files in place of a pin")
-    parser.add_argument("--allow-http", action="store_true", help="plain http:// beyond this machine")
+    parser.add_argument("--names", action="store_true", help="print file paths instead of pins")
+    parser.add_argument("--allow-http", action="store_true", help="allow plain http:// to other machines")
     return parser

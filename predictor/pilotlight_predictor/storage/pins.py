@@ -97,7 +97,7 @@ def pin_of(location: Location, contents: Contents) -> Pin:
     revision = revision_of(contents, 0)
     if revision.startswith(UNVERSIONED):
         raise LoadFailed(
-            f"{location.redacted}: the server sends neither ETag nor Last-Modified, so a change cannot be seen;"
+            f"{location.redacted}: the server sends neither ETag nor Last-Modified, so changes cannot be detected;"
             " add #sha256=… to the URI"
         )
     return Pin(f"etags:{revision}", size)
@@ -111,7 +111,7 @@ def at_pin(location: Location, pin: Pin) -> Location:
     if COMMITS.get(pin.kind, location.scheme) != location.scheme or (
         pin.kind == "versions" and location.scheme not in VERSIONED
     ):
-        message = f"{location.redacted}: {pin.kind}: is no pin of {location.scheme}://"
+        message = f"{location.redacted}: {pin.kind}: is not a pin of {location.scheme}://"
         raise LoadFailed(f"{message}; deploy again with -f FILE")
     if pin.kind == "sha256":
         return location._replace(sha256=pin.value)

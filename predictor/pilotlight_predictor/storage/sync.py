@@ -63,7 +63,7 @@ class _RepositorySync:
                 f"{self._location.redacted}: is one file, a repository is a directory of models; drop the name"
             )
         if any(entry.members is not None for entry in contents.entries):
-            raise LoadFailed(f"{self._location.redacted}: has layers of archives, which are no repository to follow")
+            raise LoadFailed(f"{self._location.redacted}: has layers of archives, which cannot be polled")
         entries = [entry for entry in contents.entries if not entry.path.startswith(".")]
         after = {entry.path: _identity(entry) for entry in entries}
         todo = plan_sync(self._state, after)

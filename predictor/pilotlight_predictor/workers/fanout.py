@@ -81,7 +81,7 @@ def _fan_out_method(method: Method, channel: ParentChannel) -> Method:
 
 
 def _refuse(_: Server, __: HttpRequest) -> NoReturn:
-    raise Unsupported("shared memory is of one process and this server has several; start it with --workers 1")
+    raise Unsupported("shared memory needs a single process; start the server with --workers 1")
 
 
 async def _statistics(channel: ParentChannel, message: Message) -> Message:

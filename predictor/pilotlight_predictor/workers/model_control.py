@@ -61,7 +61,7 @@ class WorkerAdmin:
             await _request_each(loaded, last_load if served else _model_request(model, "unload"))
             document: dict[str, Any] = json.loads(failed.body)
             number = rest[[one.status == 200 for one in responses].index(False)].number
-            document["error"] = f"{document['error']} (in worker {number}; the other workers were set back)"
+            document["error"] = f"{document['error']} (in worker {number}; the other workers were rolled back)"
             return failed._replace(body=json.dumps(document).encode())
 
     async def catch_up(self, new_worker: WorkerHandle, others: Sequence[WorkerHandle]) -> bool:
@@ -84,7 +84,7 @@ class WorkerAdmin:
                 if response.status != 200:
                     message = response.body.decode(errors="replace")[:500]
                     number = new_worker.number
-                    log("workers.behind", f"worker {number} cannot follow the others: {message}", level="ERROR")
+                    log("workers.behind", f"worker {number} is out of sync with the others: {message}", level="ERROR")
                     return False
             return True
 

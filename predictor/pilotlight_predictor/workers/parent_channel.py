@@ -117,7 +117,7 @@ class ParentChannel:
             else:
                 self._orders[frame.kind](frame)
         for future in [each for each in self._pending.values() if not each.done()]:
-            future.set_exception(Unavailable("the parent of the workers has gone"))
+            future.set_exception(Unavailable("the parent of the workers exited"))
         self._lost()
 
     def _do(self, frame: Frame) -> None:
@@ -133,7 +133,7 @@ class ParentChannel:
         request = HttpRequest(
             head["method"], head["path"], head["query"], head["headers"], frame.body, "", finish, perf_counter()
         )
-        assert dispatcher is not None, "the parent asks only who has joined"
+        assert dispatcher is not None, "the parent calls only workers that have joined"
         try:
             match = dispatcher.match(request.method, request.path)
         except PredictorError as error:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pilotlight.wire.unix_socket import is_unix
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.frontends.http.server import bind, port_number
+from pilotlight_predictor.frontends.http.server import bind, listening_message, port_number
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn, wait_for_event
 from pilotlight_predictor.observability.logs import configure, log
 from pilotlight_predictor.workers.aggregation import EOF, TIMED_OUT, first_failure, merge, retained_counters
@@ -50,8 +50,9 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
     except OSError as error:
         log("failed", f"cannot listen on {error}", level="ERROR")
         return 1
-    http_port, metrics_port = port_number(http[0]), port_number(metrics) if metrics else -1
-    log("listening", workers=server.workers, host=server.host, http_port=http_port, metrics_port=metrics_port)
+    ports = {"http_port": port_number(http[0])} | ({"metrics_port": port_number(metrics)} if metrics else {})
+    where = listening_message(http[0], server.host, tls=bool(server.tls_cert))
+    log("listening", f"{where} with {server.workers} workers", workers=server.workers, host=server.host, **ports)
     return asyncio.run(WorkerSupervisor(settings, argv, http, metrics, rpc).run())
 
 
@@ -107,7 +108,7 @@ class WorkerSupervisor:
         distribute_sockets(len(self._http), share_states(staying), monotonic(), wait=False)
         self._send_to_all("stop")
         await self._wait_for_exit(runs)
-        log("stopped", "all workers have ended", code=self._code)
+        log("stopped", "all workers have exited", code=self._code)
         return self._code
 
     def _signalled(self) -> None:
@@ -146,12 +147,12 @@ class WorkerSupervisor:
             if self._stop.is_set():
                 self._code = self._code or int(code != 0)
             elif not self._served:
-                log("failed", f"worker {number} ended with {code} before any was ready", level="ERROR", worker=number)
+                log("failed", f"worker {number} exited with {code} before any was ready", level="ERROR", worker=number)
                 self._code = code if code > 0 else 1
                 self._stop.set()
             else:
                 deaths, wait_s = wait_before_restart(deaths, monotonic() - began)
-                message = f"worker {number} ended with {code}; another one starts in {wait_s:g} s"
+                message = f"worker {number} exited with code {code}; restarting in {wait_s:g} s"
                 log("worker.died", message, level="ERROR", worker=number, code=code, deaths=deaths)
                 self._restarts[number] += 1
                 await wait_for_event(self._stop, wait_s)
@@ -222,7 +223,7 @@ class WorkerSupervisor:
             return
         worker.ready = self._served = True
         self._assign_sockets()
-        log("worker.ready", f"worker {worker.number} takes connections", worker=worker.number, pid=worker.process.pid)
+        log("worker.ready", f"worker {worker.number} accepts connections", worker=worker.number, pid=worker.process.pid)
 
     async def _fan_out(self, origin: WorkerHandle, request: Frame) -> None:
         how = request.head["how"]

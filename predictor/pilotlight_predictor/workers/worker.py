@@ -196,7 +196,7 @@ class WorkerProcess:
     def _supervisor_lost(self) -> None:
         assert self._signals is not None
         if not self._signals.stop.is_set():
-            log("orphaned", "the parent of the workers has gone: this one finishes and ends", level="ERROR")
+            log("orphaned", "the parent of the workers exited: this worker drains and exits", level="ERROR")
             self._stop(Frame({"kind": "stop"}))
 
 
@@ -218,7 +218,7 @@ def from_environment(environ: MutableMapping[str, str]) -> WorkerProcess | None:
 def warn_about_gpu_copies(server: "Server") -> None:
     on_gpu = sorted({served.name for served in server.registry.serving() if _on_gpu(server, served.config)})
     if on_gpu:
-        message = "every worker holds its own copy of these models on the GPU; --workers 1 holds one"
+        message = "every worker holds its own copy of these models on the GPU; use --workers 1 for one copy"
         log("workers.gpu", message, level="WARNING", models=on_gpu[:20], workers=server.settings.server.workers)
 
 

@@ -38,8 +38,8 @@ def test_a_model_that_hangs_ends_the_server_with_the_request_and_the_model_named
     assert server.process.wait(60) == 1
     failures = [line["message"] for line in server.log() if line["event"] == "failed"]
     assert failures == [
-        "model 'm': an execution has not ended in time (requests r-7); the instance is given up; "
-        "the server ends, to be started again"
+        "model 'm': an execution has not finished in time (requests r-7); the instance is abandoned; "
+        "the server exits so that it is restarted"
     ]
 
 

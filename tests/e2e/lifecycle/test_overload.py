@@ -121,7 +121,7 @@ def test_a_model_that_raises_is_opaque_to_the_client_and_plain_in_the_log(tmp_pa
     for full in (False, True):
         answer = server.infer("m", body(-1), full=full)
         assert answer.status == 500
-        assert answer.error == "model 'm' failed; the server's log has the reason"
+        assert answer.error == "model 'm' failed; see the server's log"
     assert any("a secret of the model" in line.get("traceback", "") for line in server.log())
 
 
@@ -149,7 +149,7 @@ def test_a_model_that_exits_takes_the_servers_readiness_with_it(tmp_path: Path, 
     assert server.infer("m", body(1)).status == 500
     ready = server.get("/v2/health/ready")
     assert (ready.status, ready.json()["state"]) == (503, "failed")
-    assert ready.json()["reason"] == "model 'm': the model ended its own execution with SystemExit"
+    assert ready.json()["reason"] == "model 'm': the model raised SystemExit"
     assert server.get("/v2/models/m/ready").status == 503
     assert server.infer("m", body(1)).status == 503
     assert server.get("/v2/health/live").status == 200

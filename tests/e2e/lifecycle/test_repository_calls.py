@@ -75,7 +75,7 @@ def test_a_start_without_models_heals_when_the_poll_finds_one(tmp_path: Path, se
     poll = ("--model-control-mode", "poll", "--repository-poll-secs", "0.05")
     server = serve(tmp_path / "models", *poll, ready=False)
     server.wait_until(lambda: server.get("/v2/health/ready").json()["state"] == "failed", "failed")
-    assert server.get("/v2/health/ready").json()["reason"] == "no model was found to serve"
+    assert server.get("/v2/health/ready").json()["reason"] == "no model found"
     write_signed(tmp_path, HELD)
     server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "healed")
     assert asked(server) == 2

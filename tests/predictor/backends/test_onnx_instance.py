@@ -71,5 +71,5 @@ def test_the_device_and_its_number_are_asked_of_onnxruntime(
 
 def test_a_file_that_is_no_onnx_is_told(tmp_path: Path, spec: Any) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no onnx")
-    with pytest.raises(LoadFailed, match=r"model\.onnx is no ONNX model that onnxruntime can load"):
+    with pytest.raises(LoadFailed, match=r"model\.onnx is not an ONNX model that onnxruntime can load"):
         backends_onnxruntime.load(spec(tmp_path / "model.onnx"))

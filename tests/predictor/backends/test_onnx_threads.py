@@ -29,7 +29,7 @@ def threads() -> dict[str, tuple[str, float]]:
     """State and processor time of each thread of this process."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # it has already ended
             fields = (task / "stat").read_text().rpartition(")")[2].split()
             found[task.name] = fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return found

@@ -189,7 +189,7 @@ def test_user_code_may_refuse_a_request(run: Any) -> None:
 def test_a_missing_input_is_the_clients_fault(run: Any) -> None:
     answer = run("def predict(x, y, z=None): return x", x=ONES)
     assert isinstance(answer, BadRequest)
-    assert str(answer) == "inputs must also hold y"
+    assert str(answer) == "missing inputs: y"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
         ("class Wine:\n    def predict(self, x): return x", r"defines none of: .*deploy model\.py:Wine"),
         ("class Model: pass", r"none of execute\(inputs\), execute_batch\(batch\), predict\(x\)"),
         ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),
-        ("def predict(: pass", r"model\.py is no Python that can be read"),
+        ("def predict(: pass", r"model\.py is not valid Python"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_says_why(source: Any, spec: Any, text: str, message: str) -> None:

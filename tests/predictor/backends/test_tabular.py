@@ -116,7 +116,7 @@ def test_requests_of_a_batch_are_predicted_together(tmp_path: Path, estimator: A
         ({"x": [[1.0, 2.0]]}, r"model 'm': input 'x' has shape \[1, 2\], expected \[-1, 4\]"),
         ({"x": [1.0, 2.0, 3.0, 4.0]}, r"input 'x' has shape \[4\], expected \[-1, 4\]"),
         ({"x": [["a", "b", "c", "d"]]}, "input 'x' is BYTES, expected numbers"),
-        ({"x": [[np.nan, 1, 1, 1]]}, "the model refuses the input: Input X contains NaN"),
+        ({"x": [[np.nan, 1, 1, 1]]}, "the model rejects the input: Input X contains NaN"),
         ({"a": [1.0], "b": [2.0]}, r"takes one tensor of shape \[-1, 4\], got a, b"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_column_transformer_gets_a_data_frame_with_its_strings(tmp_path: Path,
     assert answer(instance, city=[[b"Rome"]], age=[[30.0]]) == {"predict": [b"yes"]}
     with pytest.raises(BadRequest, match="column 'city' is INT64, expected BYTES"):
         answer(instance, city=[1], age=[2])
-    with pytest.raises(BadRequest, match="the model refuses the input: Found unknown categories"):
+    with pytest.raises(BadRequest, match="the model rejects the input: Found unknown categories"):
         answer(instance, city=[b"Oslo"], age=[2])
 
 
@@ -270,7 +270,7 @@ def test_a_pickle_of_code_that_is_not_here_says_so(tmp_path: Path, monkeypatch: 
     with pytest.raises(LoadFailed, match="needs the package no_such_module, which is not installed"):
         sklearn.load(pinned(path))
     path.write_bytes(b"nothing")
-    with pytest.raises(LoadFailed, match=r"model\.pkl is damaged or no estimator"):
+    with pytest.raises(LoadFailed, match=r"model\.pkl is damaged or not an estimator"):
         sklearn.load(pinned(path))
 
 
@@ -367,9 +367,9 @@ def test_catboosts_regressor_takes_a_matrix(tmp_path: Path, data: Any) -> None:
 @pytest.mark.parametrize(
     ("backend", "name", "message"),
     [
-        (xgboost, "model.json", "is no XGBoost model"),
-        (lightgbm, "model.txt", "is no LightGBM model"),
-        (catboost, "model.cbm", "is no CatBoost model"),
+        (xgboost, "model.json", "is not an XGBoost model"),
+        (lightgbm, "model.txt", "is not a LightGBM model"),
+        (catboost, "model.cbm", "is not a CatBoost model"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, backend: Any, name: str, message: str) -> None:

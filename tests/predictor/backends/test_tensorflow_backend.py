@@ -58,7 +58,7 @@ def test_a_saved_model_declares_its_tensors_and_answers(saved: Path, spec: Any) 
 
 def test_a_shape_that_does_not_fit_is_the_clients_fault(saved: Path, spec: Any) -> None:
     inputs = {"x": tensor(np.ones((2, 5), np.float32)), "name": tensor(np.array([b"a", b"b"], dtype=object))}
-    with pytest.raises(BadRequest, match="the model refuses the input"):
+    with pytest.raises(BadRequest, match="the model rejects the input"):
         tensorflow.load(spec(saved)).run({**inputs, "scale": Tensor("BF16", np.ones((2, 1), "<u2"))})
 
 
@@ -68,7 +68,7 @@ def test_a_signature_that_is_not_there_is_told(saved: Path, spec: Any, config: A
 
 
 def test_a_directory_that_is_no_saved_model_is_told(tmp_path: Path, spec: Any) -> None:
-    with pytest.raises(LoadFailed, match="is no SavedModel that can be read"):
+    with pytest.raises(LoadFailed, match="is not a readable SavedModel"):
         tensorflow.load(spec(tmp_path))
 
 
@@ -102,5 +102,5 @@ def test_a_frozen_graph_needs_its_tensors_named(
 def test_a_file_that_is_no_graph_is_told(tmp_path: Path, spec: Any, config: Any) -> None:
     path = tmp_path / "model.graphdef"
     path.write_bytes(b"\xff" * 64)
-    with pytest.raises(LoadFailed, match=r"model\.graphdef is no frozen GraphDef"):
+    with pytest.raises(LoadFailed, match=r"model\.graphdef is not a frozen GraphDef"):
         tensorflow.load(spec(path, config({"x": ("FP32", (1,))}, {"y": ("FP32", (1,))})))

@@ -95,7 +95,7 @@ def test_several_arguments_are_served_by_name_with_any_shape(pair: Path, spec: C
     two = instance.run({"query": rows, "document": rows, "k": twice})["OUTPUT__0"].array
     one = instance.run({"query": rows, "document": rows, "k": once})["OUTPUT__0"].array
     np.testing.assert_allclose(two, 2 * one)
-    with pytest.raises(BadRequest, match="inputs must also hold document, k; the model's forward takes query"):
+    with pytest.raises(BadRequest, match="missing inputs: document, k; the model's forward takes query"):
         instance.run({"query": rows})
 
 

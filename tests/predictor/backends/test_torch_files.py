@@ -150,7 +150,7 @@ def test_weights_that_do_not_fit_name_the_keys(net: tuple[Path, Any, Any], spec:
 
 def test_weights_alone_ask_for_a_module(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
-    with pytest.raises(LoadFailed, match=r"put a model.py beside it that defines build\(\)"):
+    with pytest.raises(LoadFailed, match=r"put a model.py next to it that defines build\(\)"):
         backend.load(spec(tmp_path / "model.pt"))
 
 
@@ -258,7 +258,7 @@ def test_a_pickle_with_code_is_refused_with_what_to_set(tmp_path: Path, spec: Ca
     torch.save(Planted(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(
-        LoadFailed, match=f"set --trust-pickle model.pt={digest} .in a document: INFERENCE_TRUST_PICKLE"
+        LoadFailed, match=f"set --trust-pickle model.pt={digest} .in a manifest: INFERENCE_TRUST_PICKLE"
     ):
         backend.load(spec(path))
     assert not planted()
@@ -267,7 +267,7 @@ def test_a_pickle_with_code_is_refused_with_what_to_set(tmp_path: Path, spec: Ca
 def test_a_pinned_pickle_must_be_the_file_vouched_for(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:
     path = tmp_path / "model.pt"
     torch.save(Planted(), path)
-    with pytest.raises(LoadFailed, match="the file is another one"):
+    with pytest.raises(LoadFailed, match="the file has changed"):
         backend.load(spec(path, trusted_pickles={"model.pt": "0" * 64}))
     assert not planted()
 
@@ -303,7 +303,7 @@ def test_the_class_of_a_whole_module_is_found_in_model_py(whole: Path, net: tupl
 def test_a_whole_module_without_its_class_says_where_to_put_it(whole: Path, spec: Any) -> None:
     pins = {"whole.pt": hashlib.sha256(whole.read_bytes()).hexdigest()}
     (whole.parent / "model.py").unlink()
-    with pytest.raises(LoadFailed, match=r"class __main__\.Net.*put a model\.py beside it that defines Net"):
+    with pytest.raises(LoadFailed, match=r"class __main__\.Net.*put a model\.py next to it that defines Net"):
         backend.load(spec(whole, trusted_pickles=pins))
 
 
@@ -362,7 +362,7 @@ def test_an_exported_program_takes_the_configured_names(exported: Path, spec: An
 
 def test_an_input_that_breaks_a_guard_is_the_clients_fault(exported: Path, spec: Callable[..., LoadSpec]) -> None:
     instance = backend.load(spec(exported))
-    with pytest.raises(BadRequest, match="the model refuses the input"):
+    with pytest.raises(BadRequest, match="the model rejects the input"):
         instance.run({"x": tensor(np.ones((2, 5), np.float32)), "scale": tensor(np.ones((2, 1), np.float32))})
 
 

@@ -81,7 +81,7 @@ def test_inputs_that_the_file_alone_declares_are_captured_by_their_names_in_requ
 @pytest.mark.parametrize(
     ("calling", "dims", "reason"),
     [
-        (ForwardBinding(), (-1,), r"input 'x' has dims \[-1\]: say its sizes in optimization.cuda.graph_spec"),
+        (ForwardBinding(), (-1,), r"input 'x' has dims \[-1\]: set its sizes in optimization.cuda.graph_spec"),
         (ForwardBinding(scalars=frozenset({"k"})), (4,), "k is a number to forward, which a graph would keep"),
     ],
     ids=["a size that varies", "a number"],

@@ -186,11 +186,11 @@ def test_an_output_of_another_kind_than_declared_is_told(weights: Path, spec: An
     instance = backend.load(spec(weights, config({"x": ("FP32", (-1, 4))}, {"y": ("INT64", (-1, 2))})))
     with pytest.raises(BackendFailed) as failure:
         instance.run({"x": tensor(X)})
-    assert "output is FP32, but the configuration says INT64" in str(failure.value.__cause__)
+    assert "output is FP32, but the configuration has INT64" in str(failure.value.__cause__)
 
 
 def test_strings_are_refused_at_load(weights: Path, spec: Any, config: Any) -> None:
-    with pytest.raises(LoadFailed, match="tensor 'x' is BYTES, but a torch model takes and gives numbers only"):
+    with pytest.raises(LoadFailed, match="tensor 'x' is BYTES, but a torch model has numeric inputs and outputs only"):
         backend.load(spec(weights, config({"x": ("BYTES", (-1,))})))
 
 

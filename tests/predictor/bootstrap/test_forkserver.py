@@ -113,7 +113,7 @@ def test_a_predictor_that_refuses_its_settings_says_why_in_its_log(shared: Runni
         ({"argv": [], "env": {"A": 1}}, "env must be an object of strings"),
         ({"argv": [], "env": {}, "cwd": "/no/such", "exit_file": "/x"}, "cwd = '/no/such'"),
         ({"argv": [], "env": {}, "cwd": "/", "exit_file": "x"}, "exit_file = 'x'"),
-        ({"argv": [], "env": {}, "cwd": "/", "exit_file": "/x"}, "0 descriptors came along, must be one"),
+        ({"argv": [], "env": {}, "cwd": "/", "exit_file": "/x"}, "0 descriptors were sent, must be one"),
     ],
 )
 def test_a_request_that_it_cannot_follow_is_refused_in_one_sentence(
@@ -177,7 +177,7 @@ def test_when_its_code_was_replaced_it_makes_room_for_another(tmp_path: Path, re
         child = pilot.fork("--model-repository", repository)
         child.event("ready")
         os.utime(source, (1, 1))
-        assert "has been replaced" in pilot.try_fork("--model-repository", repository)["error"]
+        assert "was replaced" in pilot.try_fork("--model-repository", repository)["error"]
         assert not pilot.socket.exists()
         os.kill(child.pid, signal.SIGTERM)
         assert child.exit_status() == "0\n", "it stays for the sake of those it has forked"
@@ -225,4 +225,4 @@ def test_told_to_end_it_lets_its_children_serve_on(tmp_path: Path, repository: s
         assert pilot.process.wait(60) == 0
         assert not pilot.socket.exists()
         assert child.request("GET", "/v2/health/ready").status == 200
-        assert "1 predictors go on" in pilot.log()
+        assert "1 predictors keep running" in pilot.log()

@@ -72,7 +72,7 @@ def problems(*argv: str, file: str | None = None, tmp_path: Path | None = None, 
         (
             ["--park-memory=101%"],
             "--park-memory: model.park_memory = 101%,"
-            " must be a number of bytes such as 8GiB, or a share of the machine's such as 25%",
+            " must be a number of bytes such as 8GiB, or a percentage of the machine's such as 25%",
         ),
         (
             ["--grpc-port=9000", "--http-port=9000"],
@@ -81,7 +81,7 @@ def problems(*argv: str, file: str | None = None, tmp_path: Path | None = None, 
         (["--http-port=8082"], "--http-port: server.metrics_port = 8082, must be another port than server.http_port"),
         (
             ["--allow-http=false"],
-            "--allow-http: allow-http = false, must be true: HTTP is the only protocol that is served",
+            "--allow-http: allow-http = false, must be true: HTTP cannot be turned off",
         ),
         (["--log-verbose=much"], "--log-verbose: log-verbose = much, must be a whole number, 0 or greater"),
         (["--allow-grpc=2"], "--allow-grpc: allow-grpc = 2, must be true or false"),
@@ -89,7 +89,10 @@ def problems(*argv: str, file: str | None = None, tmp_path: Path | None = None, 
             ["--cache-config=local,size=big"],
             "--cache-config: performance.response_cache_bytes = big, must be a number of bytes",
         ),
-        (["--grpc-use-ssl=true"], "--grpc-use-ssl: is not offered here; TLS ends in a proxy in front of this server"),
+        (
+            ["--grpc-use-ssl=true"],
+            "--grpc-use-ssl: is not supported; terminate TLS in a proxy in front of this server",
+        ),
     ],
 )
 def test_a_flag_that_cannot_hold(argv: list[str], sentence: str) -> None:
@@ -109,7 +112,7 @@ def test_a_variable_that_cannot_hold() -> None:
         ("sever: {}\n", "i.yaml:1:1: sever is not a setting; did you mean server?"),
         ("server: 5\n", "i.yaml:1:9: server must be a mapping of settings"),
         ("- 1\n", "i.yaml:1:1: the document must be a mapping of settings"),
-        ("model:\n  name: a\n  name: b\n", "i.yaml:3:3: model.name stands here a second time"),
+        ("model:\n  name: a\n  name: b\n", "i.yaml:3:3: model.name is set twice"),
         ("model:\n  name: [a]\n", "i.yaml:2:9: model.name = a sequence, must be text"),
         ("apiVersion: v9\n", "i.yaml:1:13: apiVersion = v9, must be pilotlight.dev/v1alpha1"),
         (
@@ -184,9 +187,7 @@ def test_a_service_in_place_of_settings_is_one_mistake() -> None:
     with pytest.raises(SettingsError) as caught:
         parse([f"--config={file}"], {})
     (only,) = caught.value.problems
-    assert only.endswith(
-        ": this is an InferenceService, which platformctl render reads; --config wants a file of settings"
-    )
+    assert only.endswith(": this is an InferenceService, for platformctl render; --config needs a settings file")
 
 
 def test_an_empty_file_and_empty_sections_are_no_mistake(tmp_path: Path) -> None:

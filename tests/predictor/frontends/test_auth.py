@@ -203,5 +203,5 @@ def test_errors_have_the_class_of_their_status(tmp_path: Path) -> None:
     gate = admission(AccessRules(ServiceAccess((TOKEN,))), tmp_path)
     with pytest.raises(Unauthenticated, match="this service needs a token"):
         gate.admit({}, "192.0.2.1", Action.INFER)
-    with pytest.raises(Forbidden, match="needs the admin token"):
+    with pytest.raises(Forbidden, match="requires the admin token"):
         gate.admit(GOOD, "192.0.2.1", Action.ADMIN)

@@ -46,7 +46,7 @@ def test_a_folder_has_all_its_files(tmp_path: Path) -> None:
     ],
 )
 def test_a_tensor_that_is_not_where_it_says_is_refused(tmp_path: Path, tensor: object, words: str) -> None:
-    with pytest.raises(LoadFailed, match="damaged or no safetensors") as told:
+    with pytest.raises(LoadFailed, match="damaged or not a safetensors") as told:
         read_header(written(tmp_path / "w.safetensors", {"t": tensor}, bytes(8)))
     assert words in str(told.value)
 
@@ -56,5 +56,5 @@ def test_a_tensor_that_is_not_where_it_says_is_refused(tmp_path: Path, tensor: o
 )
 def test_what_has_no_header_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "w.safetensors").write_bytes(raw)
-    with pytest.raises(LoadFailed, match="is damaged or no safetensors"):
+    with pytest.raises(LoadFailed, match="is damaged or not a safetensors"):
         read_header(tmp_path / "w.safetensors")

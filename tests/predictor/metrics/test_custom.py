@@ -118,10 +118,10 @@ def test_a_scrape_is_of_one_moment(custom: CustomMetrics, families: Any) -> None
     [
         ("2nd", "counter", "must be letters, digits, _ and :"),
         ("a b", "counter", "must be letters, digits, _ and :"),
-        ("nv_inference_count", "counter", "which another metric of the server has"),
-        ("pilotlight_request_duration_seconds_count", "gauge", "which another metric of the server has"),
-        ("taken_sum", "gauge", "which another metric of the server has"),
-        ("taken", "gauge", "the metric taken is a histogram already, must have another name as a gauge"),
+        ("nv_inference_count", "counter", "which is already in use"),
+        ("pilotlight_request_duration_seconds_count", "gauge", "which is already in use"),
+        ("taken_sum", "gauge", "which is already in use"),
+        ("taken", "gauge", "the metric taken is already a histogram, a gauge needs another name"),
     ],
 )
 def test_a_name_that_cannot_be_had_is_told(custom: CustomMetrics, name: str, kind: Any, told: str) -> None:
@@ -133,7 +133,7 @@ def test_a_name_that_cannot_be_had_is_told(custom: CustomMetrics, name: str, kin
 
 def test_a_histogram_cannot_take_the_lines_of_another(custom: CustomMetrics) -> None:
     kept = custom.family("taken_sum", "gauge", "")
-    with pytest.raises(ValueError, match="which another metric of the server has"):
+    with pytest.raises(ValueError, match="which is already in use"):
         custom.family("taken", "histogram", "")
     assert kept
 

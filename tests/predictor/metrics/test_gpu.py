@@ -133,7 +133,7 @@ def test_a_driver_that_dies_ends_the_sampling_with_one_line(caplog: pytest.LogCa
         nvml.broken = NvmlError("GPU is lost")
         eventually(lambda: not sampler.latest())
         sampler.stop()
-    assert [record.getMessage() for record in caplog.records] == ["GPU metrics end: the driver failed: GPU is lost"]
+    assert [record.getMessage() for record in caplog.records] == ["GPU metrics stopped: the driver failed: GPU is lost"]
 
 
 def test_a_server_that_closes_ends_its_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

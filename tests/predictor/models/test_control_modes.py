@@ -68,7 +68,7 @@ def test_the_version_policy_chooses_and_a_request_without_a_version_gets_the_new
 def test_an_empty_repository_is_ready_only_where_models_come_by_call(tmp_path: Path) -> None:
     async def scene() -> None:
         house = await House(tmp_path).start()
-        assert house.server.readiness().reason == "no model was found to serve"
+        assert house.server.readiness().reason == "no model found"
         assert (await House(tmp_path, mode="explicit").start()).server.readiness().ready
 
     play(scene())

@@ -87,7 +87,7 @@ def test_without_model_code_only_models_of_data_are_loaded(tmp_path: Path, confi
         write_add_sub(tmp_path / "models", "data")
         house = await House(tmp_path / "models", model={"code": False}).start()
         assert house.states() == {"data/1": "READY", "m/1": "UNAVAILABLE"}
-        assert "which can run code of its own, and --model-code is false" in house.reasons()["m/1"]
+        assert "which can run code, and --model-code is false" in house.reasons()["m/1"]
         assert not notes.exists()
 
     play(scene())
@@ -140,7 +140,7 @@ def test_a_model_that_refuses_zeros_is_asked_once_and_onnxruntime_prints_nothing
     monkeypatch.setattr(OnnxInstance, "run", run)
     with caplog.at_level(logging.WARNING):
         play(started(House(tmp_path)))
-    assert "its warm-up of zeros does not count: the model refuses the input" in caplog.text
+    assert "its warm-up with zeros failed: the model rejects the input" in caplog.text
     assert len(asked) == 1
     assert "onnxruntime" not in capfd.readouterr().err
 
@@ -225,7 +225,7 @@ def test_where_instances_go(groups: list[InstanceGroup], wish: str, gpus: int, e
 
 @pytest.mark.parametrize("group", [InstanceGroup(1, "GPU"), InstanceGroup(1, "AUTO", (3,))])
 def test_a_gpu_that_is_not_there_is_told_with_what_to_write_instead(group: InstanceGroup) -> None:
-    with pytest.raises(LoadFailed, match="but this machine offers 0; use kind: KIND_CPU"):
+    with pytest.raises(LoadFailed, match="but this machine has 0 GPUs; use kind: KIND_CPU"):
         instance_devices([group], "auto", 0)
 
 
@@ -291,7 +291,7 @@ def test_a_file_that_no_backend_runs_is_told_the_endings_that_are_run(tmp_path: 
         (tmp_path / name).write_bytes(b"")
         house = await House(model={"path": str(tmp_path / name)}).start()
         (reason,) = house.reasons().values()
-        assert reason.endswith(f"{name}: no backend runs {kind}; known endings are {ENDINGS}")
+        assert reason.endswith(f"{name}: no backend for {kind}; known endings: {ENDINGS}")
 
     play(scene())
 
@@ -313,7 +313,7 @@ def test_what_would_change_the_answers_and_is_not_served_is_refused(tmp_path: Pa
         write_times(tmp_path, "m", 2, config)
         house = await House(tmp_path).start()
         assert house.reasons() == {
-            "m/1": f"m: {field} is not served yet; remove it (docs/reference/http-api.md, Differences)"
+            "m/1": f"m: {field} is not supported; remove it (docs/reference/http-api.md, Differences)"
         }
 
     play(scene())
@@ -343,6 +343,6 @@ def test_what_has_no_effect_is_told_once_by_name(tmp_path: Path, caplog: pytest.
         play(started(House(tmp_path)))
     told = [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()]
     assert told == [
-        "the configuration of model 'm' sets what has no effect here: model_operations, model_repository_agents, "
+        "the configuration of model 'm' has settings without effect: model_operations, model_repository_agents, "
         "optimization.execution_accelerators, optimization.eager_batching, instance_group.rate_limiter"
     ]

@@ -58,7 +58,7 @@ def test_a_failed_reload_keeps_the_old_and_the_index_says_so(tmp_path: Path) -> 
         await house.polled()
         assert await house.ask("m") == 2
         assert house.states() == {"m/1": "READY"}
-        assert "the last reload failed, what was loaded before goes on" in house.reasons()["m/1"]
+        assert "the last reload failed, the version loaded before keeps serving" in house.reasons()["m/1"]
         assert house.server.readiness().ready
         write_times(tmp_path, "m", 3)
         await house.polled()

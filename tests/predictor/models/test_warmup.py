@@ -72,7 +72,7 @@ def test_a_model_that_raises_for_zeros_is_not_ready_and_its_last_line_and_place_
         assert not readiness.ready
         assert readiness.reason.startswith("model 'm': warm-up failed (zeros): KeyError: 'no such row' (1/model.py:5)")
         assert "(model.example, or example.json in its folder)" in readiness.reason
-        assert "(model.warmup: none); options of the predictor: --example FILE" in readiness.reason
+        assert "(model.warmup: none); predictor options: --example FILE" in readiness.reason
 
     play(scene())
     (raised,) = [record.exc_info for record in caplog.records if record.exc_info]
@@ -95,7 +95,7 @@ def test_zeros_that_are_a_bad_request_say_nothing_about_the_model(
 
     with caplog.at_level(logging.WARNING):
         play(scene())
-    assert "model 'm' is unverified, its warm-up of zeros does not count: x must be positive" in caplog.text
+    assert "model 'm' is unverified, its warm-up with zeros failed: x must be positive" in caplog.text
 
 
 @pytest.mark.parametrize("code", ["INTERNAL", "UNAVAILABLE", "UNSUPPORTED"])
@@ -151,7 +151,7 @@ def test_the_example_of_the_setting_may_be_the_request_itself(tmp_path: Path) ->
         assert house.registry.find("m").verified
         house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(7, name="z"))}).start()
         assert (
-            "(model.example or --example) is not a request that the model takes: unexpected"
+            "(model.example or --example) is not a valid request for the model: unexpected"
             in house.server.readiness().reason
         )
         house = await House(model={"path": str(tmp_path / "m"), "example": json.dumps(v2(1))}).start()
@@ -173,11 +173,11 @@ def test_a_bad_request_of_an_example_fails_the_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "example.json is not a request that the model takes: the body is not valid JSON"),
+        ("{", "example.json is not a valid request for the model: the body is not valid JSON"),
         ("[]", "the body must be a JSON object"),
         ("{}", "the JSON has neither inputs (V2) nor instances (V1)"),
         (json.dumps(v2(1, datatype="FP23")), "inputs[0].datatype = 'FP23', must be one of"),
-        (json.dumps(v2(1, name="z")), "example.json is not a request that the model takes: unexpected"),
+        (json.dumps(v2(1, name="z")), "example.json is not a valid request for the model: unexpected"),
         (json.dumps({"instances": [["a"]]}), "instances has 'a', must be a number for FP32"),
     ],
 )
@@ -205,7 +205,9 @@ def test_one_example_cannot_be_for_several_models(tmp_path: Path) -> None:
     async def scene() -> None:
         for name in ("a", "b"):
             write_times(tmp_path, name, 2)
-        with pytest.raises(LoadFailed, match=r"is for one model, and .* has 2: put an example\.json into the folder"):
+        with pytest.raises(
+            LoadFailed, match=r"applies to one model, but .* has 2: put an example\.json into the folder"
+        ):
             await House(model={"path": str(tmp_path), "example": "one.json"}).start()
 
     play(scene())
@@ -289,7 +291,7 @@ def test_a_reload_whose_warm_up_fails_leaves_the_version_that_serves(tmp_path: P
         await house.polled()
         assert await house.ask("m", 3) == 6
         reason = house.reasons()["m/1"]
-        assert "the last reload failed, what was loaded before goes on: warm-up failed" in reason
+        assert "the last reload failed, the version loaded before keeps serving: warm-up failed" in reason
         assert "NameError: name 'factor' is not defined (1/model.py:4)" in reason
         assert house.server.readiness().ready
 

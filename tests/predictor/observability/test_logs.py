@@ -73,7 +73,7 @@ def test_a_traceback_is_a_field_of_the_same_line(stream: io.StringIO) -> None:
     try:
         {}["absent"]
     except KeyError as error:
-        logs.log("backend.failed", level="ERROR", error=error)
+        logs.log("backend.failed", "no such key", level="ERROR", error=error)
     line = only_line(stream)
     assert line["traceback"].startswith("Traceback (most recent call last)")
     assert "KeyError: 'absent'" in line["traceback"]
@@ -81,8 +81,8 @@ def test_a_traceback_is_a_field_of_the_same_line(stream: io.StringIO) -> None:
 
 def test_levels_below_the_configured_one_are_silent(stream: io.StringIO) -> None:
     logs.configure("WARNING", "json", stream)
-    logs.log("quiet")
-    logs.log("loud", level="WARNING")
+    logs.log("quiet", "nothing")
+    logs.log("loud", "something", level="WARNING")
     assert only_line(stream)["event"] == "loud"
 
 
@@ -126,7 +126,7 @@ class Unprintable:
 @pytest.mark.parametrize("value", [2**70, "\ud800", {1: {2.5: b"x"}}, {"a", "b"}, float("nan"), object()])
 def test_any_value_makes_a_valid_line(stream: io.StringIO, value: object) -> None:
     logs.configure("INFO", "json", stream)
-    logs.log("event", value=value)
+    logs.log("event", "a value", value=value)
     assert only_line(stream)["event"].strip("'") == "event"
 
 
@@ -138,18 +138,24 @@ class BrokenStream(io.StringIO):
 @pytest.mark.parametrize("broken", [BrokenStream(), None])
 def test_logging_never_raises(stream: io.StringIO, broken: io.StringIO | None) -> None:
     logs.configure("INFO", "json", broken or stream)
-    logs.log("event", value=Unprintable())
+    logs.log("event", "a value", value=Unprintable())
 
 
 def test_text_is_one_readable_line(stream: io.StringIO) -> None:
     logs.configure("INFO", "text", stream)
-    logs.log("model.loaded", "ready", model="iris")
-    assert re.fullmatch(r"\S+Z INFO     model\.loaded: ready model=iris\n", stream.getvalue())
+    logs.log("model.loaded", "in 0.070 s", model="iris")
+    logs.log("listening", "listening on http://127.0.0.1:8080", host="127.0.0.1", http_port=8080)
+    logs.log("ready", "model iris in 0.070 s", phases={"import": 0.05}, models=["iris"])
+    assert [line.partition("Z INFO     ")[2] for line in stream.getvalue().splitlines()] == [
+        "model.loaded: in 0.070 s model=iris",
+        "listening on http://127.0.0.1:8080",
+        "ready: model iris in 0.070 s",
+    ]
 
 
 def test_auto_is_json_when_nobody_watches(stream: io.StringIO) -> None:
     logs.configure("INFO", "auto", stream)
-    logs.log("event")
+    logs.log("event", "happened")
     assert only_line(stream)["event"] == "event"
 
 

@@ -80,7 +80,7 @@ def test_inputs_are_compared_with_the_model_before_elements_are_read(
     ids=["raw", "V2 JSON", "V1", "gRPC"],
 )
 def test_strings_are_bounded(decode: Callable[[], Tensor]) -> None:
-    with pytest.raises(BadRequest, match=f"has {MANY} elements of BYTES, at most {MAX_STRINGS} are taken"):
+    with pytest.raises(BadRequest, match=f"has {MANY} elements of BYTES, the limit is {MAX_STRINGS}"):
         decode()
 
 
@@ -117,9 +117,9 @@ def test_documents_that_stay_python_objects_are_bounded() -> None:
     check_weight(b"[%b]" % (b"1," * (json_values.MAX_WEIGHT - 4)))
     for item in (b"1,1,1,1,", b"[],", b"{},"):
         body = b'{"instances":[%b1]}' % (item * (json_values.MAX_WEIGHT // 4))
-        with pytest.raises(BadRequest, match=f"at most {json_values.MAX_WEIGHT} are taken"):
+        with pytest.raises(BadRequest, match=f"the limit is {json_values.MAX_WEIGHT}"):
             decode_document("m", -1, body, "predict")
-        with pytest.raises(BadRequest, match=f"at most {json_values.MAX_WEIGHT} are taken"):
+        with pytest.raises(BadRequest, match=f"the limit is {json_values.MAX_WEIGHT}"):
             openai.read_object(body)
 
 
@@ -238,10 +238,10 @@ def test_documents_in_pieces_are_those_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_classification_is_bounded() -> None:
     zeros = Tensor("FP32", np.zeros((1, model_version.MAX_RANKED + 1), "f4"))
-    with pytest.raises(BadRequest, match="a classification takes at most"):
+    with pytest.raises(BadRequest, match="the limits are"):
         model_version.classify("y", zeros, 1, (), batched=True)
     zeros = Tensor("FP32", np.zeros((2, model_version.MAX_CLASSES), "f4"))
-    with pytest.raises(BadRequest, match="a classification takes at most"):
+    with pytest.raises(BadRequest, match="the limits are"):
         model_version.classify("y", zeros, model_version.MAX_CLASSES, (), batched=True)
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.serving import RunningServer
 
 SECRET = "postgres://svc:hunter2@db"
-HIDDEN = "the server's log has the reason"
+HIDDEN = "see the server's log"
 TOKEN = {"Authorization": "Bearer t0ken"}
 PATHS = (
     "/v2/health/ready", "/v2/models/broken/ready", "/v2/models/broken/versions/1/ready", "/healthz", "/ready",

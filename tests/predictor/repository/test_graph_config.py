@@ -46,11 +46,11 @@ def test_graph_specs_are_read() -> None:
         ),
         (
             'graph_spec [ { batch_size: 2 graph_lower_bound { input { key: "x" value { dim: 1 } } } } ]',
-            "graph_lower_bound.input is not served: a graph runs for the dims that it was captured with; remove it",
+            "graph_lower_bound.input is not supported: a graph has the dims that it was captured with; remove it",
         ),
         (
             'graph_spec [ { batch_size: 2 input { key: "z" value { dim: 1 } } } ]',
-            "graph_spec[0].input.z is for 'z', which is no input; known are x",
+            "graph_spec[0].input.z is for 'z', which is not an input; known: x",
         ),
         (
             'graph_spec [ { batch_size: 2 input { key: "x" value { dim: -1 } } } ]',

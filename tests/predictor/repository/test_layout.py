@@ -47,7 +47,7 @@ def test_versions_with_leading_zeros_are_passed_over_with_a_hint(
     put(tmp_path, "m/1/", "m/01/", "m/1a/", "m/" + "9" * 30 + "/", "m/٣/")
     with caplog.at_level(logging.WARNING):
         assert scan(tmp_path)[0].versions == {1: tmp_path / "m/1"}
-    assert "m/01: write a version as a number without leading zeros" in caplog.text
+    assert "m/01: a version is a number without leading zeros" in caplog.text
 
 
 def test_links_count_as_what_they_point_at_and_broken_ones_as_nothing(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ REFUSED = [
     ("input { name: 'x' data_type: 99 }", "1:30", "one of TYPE_INVALID"),
     ("parameters { key: 'a' value { strin_value: 'x' } }", "1:31", "did you mean 'string_value'?"),
     ("parameters: 'a'", "1:13", "key"),
-    ("version_policy { all { } latest { } }", "1:26", "cannot stand beside all"),
+    ("version_policy { all { } latest { } }", "1:26", "cannot be combined with all"),
     # tensors
     ("input { data_type: TYPE_FP32 dims: 1 }", "1:7", "has no name"),
     ("input { name: 'x' dims: 1 } input { name: 'x' dims: 1 }", "1:43", "names must differ"),
@@ -68,11 +68,15 @@ REFUSED = [
         "1:133",
         "use REJECT",
     ),
-    ("max_batch_size: 4 dynamic_batching { } sequence_batching { }", "1:40", "cannot stand beside dynamic_batching"),
+    (
+        "max_batch_size: 4 dynamic_batching { } sequence_batching { }",
+        "1:40",
+        "cannot be combined with dynamic_batching",
+    ),
     ("sequence_batching { direct { minimum_slot_utilization: 1.5 } }", "1:56", "from 0 to 1"),
     ("max_batch_size: 2 sequence_batching { oldest { preferred_batch_size: 3 } }", "1:70", "at most max_batch_size"),
     ("sequence_batching { oldest { max_candidate_sequences: -1 } }", "1:55", "must be 0 or more"),
-    ("sequence_batching { iterative_sequence: true }", "1:41", "is not served"),
+    ("sequence_batching { iterative_sequence: true }", "1:41", "is not supported"),
     ("sequence_batching { control_input { name: 'x' } }", "1:35", "has 0 controls"),
     (
         "sequence_batching { control_input { name: 'x' control { int32_false_true: 1 } } }",
@@ -93,7 +97,7 @@ REFUSED = [
     ),
     # instances and versions
     ("instance_group { count: 0 }", "1:25", "1 or more"),
-    ("instance_group { kind: KIND_CPU gpus: 0 }", "1:33", "cannot stand beside kind: KIND_CPU"),
+    ("instance_group { kind: KIND_CPU gpus: 0 }", "1:33", "cannot be combined with kind: KIND_CPU"),
     ("instance_group { kind: KIND_MODEL gpus: 0 }", "1:35", "KIND_MODEL"),
     ("instance_group { gpus: -1 }", "1:24", "0 or more"),
     ("version_policy { latest { num_versions: 0 } }", "1:41", "1 or more"),
@@ -156,7 +160,7 @@ def test_an_ensembles_tensors_must_flow_from_inputs_to_outputs(old: str, new: st
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ({"maxBatchSize": 1, "max_batch_size": 1}, "override: max_batch_size is given twice"),
+        ({"maxBatchSize": 1, "max_batch_size": 1}, "override: max_batch_size is set twice"),
         ({"inptu": []}, "override: unknown field 'inptu'; did you mean 'input'?"),
         ({"input": {}}, "override: input = an object, must be a list"),
         ({"input": [3]}, "override: input[0] is 3, must be an object"),

@@ -85,6 +85,6 @@ def test_each_request_gets_its_own_rows() -> None:
 
 
 def test_what_is_no_batch_cannot_be_shared() -> None:
-    with pytest.raises(BackendFailed, match="its first dimension is no batch dimension"):
+    with pytest.raises(BackendFailed, match="its first dimension is not a batch dimension"):
         split({"y": Tensor("INT32", np.arange(3))}, [1, 1])
     assert isinstance(split({"y": Tensor("INT32", np.arange(3))}, [1, 2]), SplitOutputs)

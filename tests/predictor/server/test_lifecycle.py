@@ -32,7 +32,7 @@ def test_ready_is_when_every_required_model_is() -> None:
 
 def test_no_model_at_all_is_ready_only_where_they_come_by_call() -> None:
     ready = in_state(ServerState.READY)
-    assert verdict(ready) == (False, "failed", "no model was found to serve")
+    assert verdict(ready) == (False, "failed", "no model found")
     assert verdict(ready, may_be_empty=True) == (True, "ready", "")
 
 

@@ -76,7 +76,7 @@ def test_an_interrupt_ends_it_at_once_with_one_line_even_while_the_server_stalls
     web.released.set()
     assert process.returncode == 130
     *progress, last = said.splitlines()  # a start that took long tells how far it is
-    assert last == "interrupted; the same command goes on where it stopped"
+    assert last == "interrupted; run the same command to resume"
     assert all("MiB" in line for line in progress)
 
 
@@ -90,7 +90,7 @@ def test_a_signal_handler_does_not_outlive_the_fetch(web: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["/missing.onnx"], 3, "the server answered 404"),
+        (["/missing.onnx"], 3, "the server returned 404"),
         (["/m.onnx", "--sha256", ZEROS], 1, "must be 0000"),
         (["/m.onnx", "--sha256", "abc"], 1, "must be 64 hexadecimal digits"),
         (["/m.onnx", "--size", "4"], 1, "must be 4"),

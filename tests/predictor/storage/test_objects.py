@@ -62,13 +62,13 @@ def test_the_listing_says_sizes_and_changes_its_etags_with_the_content(bucket: A
 
 
 def test_nothing_there_is_told_from_a_failure(bucket: Any, tmp_path: Path, options: Any) -> None:
-    with pytest.raises(UriNotFound, match="nothing is stored there"):
+    with pytest.raises(UriNotFound, match="nothing found"):
         fetch(bucket.uri("no/such/model"), tmp_path, options=options)
 
 
 def test_a_bucket_that_does_not_exist_is_not_found(bucket: Any, tmp_path: Path, options: Any) -> None:
     scheme = bucket.root.partition(":")[0]
-    with pytest.raises(UriNotFound, match="bucket is not there"):
+    with pytest.raises(UriNotFound, match="bucket does not exist"):
         fetch(f"{scheme}://no-such-bucket-here/model/", tmp_path, options=options)
 
 

@@ -87,7 +87,7 @@ def test_a_version_that_was_removed_is_a_changed_model(versioned_bucket: Any, tm
     old = pinned(versioned_bucket.uri("model.onnx"))
     versioned_bucket.put("model.onnx", b"new")
     versioned_bucket.expire("model.onnx")
-    with pytest.raises(ModelChanged, match=r"model\.onnx changed .*version .* is not stored any more; .* with -f FILE"):
+    with pytest.raises(ModelChanged, match=r"model\.onnx changed .*version .* is no longer stored; .* with -f FILE"):
         fetch(versioned_bucket.uri("model.onnx"), tmp_path, options=old)
 
 
@@ -266,7 +266,7 @@ def test_a_pin_that_cannot_be_read_is_refused(document: Any) -> None:
     ],
 )
 def test_a_pin_that_its_store_cannot_have_is_refused(uri: str, pin: Pin, tmp_path: Path, options: FetchOptions) -> None:
-    with pytest.raises(LoadFailed, match="is no pin of"):
+    with pytest.raises(LoadFailed, match="is not a pin of"):
         fetch(uri, tmp_path, options=replace(options, pin=pin))
 
 
@@ -307,7 +307,7 @@ def test_the_pin_command_prints_a_pin_or_an_error_for_each_uri(
     assert pin_command([*good, gone, "file:///model.onnx", "storage-config://model.onnx"]) == 1
     results = json.loads(capsys.readouterr().out)
     assert results[good[0]] == pins[good[0]]
-    assert results[gone] == {"error": f"{web.url('/gone.onnx?***')}: the server answered 404; check the URL"}
+    assert results[gone] == {"error": f"{web.url('/gone.onnx?***')}: the server returned 404; check the URL"}
     assert results["storage-config://model.onnx"]["error"].endswith("storage-config:// cannot be pinned")
     assert web.body_bytes == before  # nothing is downloaded
 
@@ -323,7 +323,7 @@ def test_the_pin_command_does_not_wait_for_a_silent_store(web: WebServer) -> Non
     assert monotonic() - started < 30
     assert process.returncode == 1
     assert results[uris[0]]["digest"].startswith("etags:")
-    assert results[uris[1]]["error"].startswith(("the store did not answer within 1 s", f"{uris[1]}: no connection"))
+    assert results[uris[1]]["error"].startswith(("the store did not respond within 1 s", f"{uris[1]}: no connection"))
 
 
 def test_a_model_that_is_gone_is_not_found(s3_bucket: Any, tmp_path: Path, pinned: Pinned) -> None:

@@ -96,7 +96,7 @@ def test_a_server_in_trouble_is_asked_again(web: Any, tmp_path: Path, options: F
 
 def test_a_server_that_stays_in_trouble_is_given_up(web: Any, tmp_path: Path, options: FetchOptions) -> None:
     web.statuses = [503] * 50
-    with pytest.raises(LoadFailed, match="the server answered 503; gave up after 4 attempts"):
+    with pytest.raises(LoadFailed, match="the server returned 503; gave up after 4 attempts"):
         fetch(web.url("/m.bin"), tmp_path, options=options)
     assert len(web.requests) == 4
 
@@ -205,7 +205,7 @@ def test_credentials_do_not_follow_a_redirect_to_another_origin(
 
 def test_a_redirect_to_a_metadata_service_is_refused(web: Any, tmp_path: Path, options: FetchOptions) -> None:
     web.redirects = {"/a": "http://169.254.169.254/latest/meta-data/"}
-    with pytest.raises(LoadFailed, match="link-local and metadata addresses are refused"):
+    with pytest.raises(LoadFailed, match="link-local and metadata addresses are not allowed"):
         fetch(web.url("/a"), tmp_path, options=replace(options, allow_http=True))
 
 
@@ -259,7 +259,7 @@ def test_a_cache_that_cannot_be_written_is_told_in_one_sentence(
 ) -> None:
     web.files["/m.bin"] = b"x"
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(LoadFailed, match=r"cannot be kept in .*file .*; set PILOTLIGHT_CACHE_DIR"):
+    with pytest.raises(LoadFailed, match=r"cannot be cached in .*file .*; set PILOTLIGHT_CACHE_DIR"):
         fetch(web.url("/m.bin"), tmp_path / "file", options=options)
 
 
@@ -286,7 +286,7 @@ def test_other_addresses_are_not(host: str) -> None:
 
 def test_plain_http_is_for_loopback_unless_allowed() -> None:
     far = urlsplit("http://example.org/m.onnx")
-    with pytest.raises(LoadFailed, match="plain http:// is refused beyond this machine"):
+    with pytest.raises(LoadFailed, match="plain http:// to other machines is not allowed"):
         check_allowed(far, allow_http=False)
     check_allowed(far, allow_http=True)
     check_allowed(urlsplit("http://localhost:1/m.onnx"), allow_http=False)

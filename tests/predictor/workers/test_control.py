@@ -63,7 +63,7 @@ def test_a_load_that_fails_in_one_worker_is_taken_back_in_the_others(server: Run
     answer = server.post("/v2/repository/models/once/load")
     assert answer.status == 400
     assert "failed to load 'once'" in answer.error
-    assert "in worker 1; the other workers were set back" in answer.error
+    assert "in worker 1; the other workers were rolled back" in answer.error
     assert statuses(server, "once") == {404}
 
 

@@ -25,7 +25,7 @@ def test_both_workers_take_settings_over_http_and_grpc(serve: Serve, tmp_path: P
         client.update_trace_settings(settings={"trace_rate": "7"})
         client.update_log_settings({"log_verbose_level": 2})
         assert client.get_trace_settings(as_json=True)["settings"]["trace_rate"] == {"value": ["7"]}
-        with pytest.raises(InferenceServerException, match="shared memory is of one process"):
+        with pytest.raises(InferenceServerException, match="shared memory needs a single process"):
             client.get_system_shared_memory_status()
     told = [server.get(path).json() for path in ("/v2/trace/setting", "/v2/logging") for _ in range(6)]
     assert {each.get("trace_rate") for each in told[:6]} == {"7"}

@@ -74,5 +74,5 @@ def test_a_socket_that_another_server_has_is_refused(
     flags = ["--model-repository", str(repository), "--workers", workers, "--host", f"unix:{sockets}", *PORTS]
     command = [sys.executable, "-m", "pilotlight_predictor", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, f"{sockets}/8080: a server listens there" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, f"{sockets}/8080: another server listens there" in done.stderr) == (1, True), done.stderr
     assert pids_of(two, 1)

@@ -125,4 +125,4 @@ def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
 
 
 def _no_code() -> NoReturn:
-    raise LoadFailed(f"{PICKLE} needs classes of a model.py, which a model in Hugging Face's layout does not have")
+    raise LoadFailed(f"{PICKLE} needs classes of a model.py, but a model in the Hugging Face layout has none")

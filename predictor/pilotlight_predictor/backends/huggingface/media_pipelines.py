@@ -118,7 +118,7 @@ def read_wave(data: bytes, rate: int) -> Array:
                 raise BadRequest(f"input 'audio' has {has}, expected {rate} and at most {MAX_SECONDS:g} s")
             raw = file.readframes(count)
     except (wave.Error, EOFError, ValueError) as error:
-        raise BadRequest(f"input 'audio' is no WAV file of PCM, as bytes or base64: {first_line(error)}") from None
+        raise BadRequest(f"input 'audio' must be a PCM WAV file, as bytes or base64: {first_line(error)}") from None
     if width not in {2, 4} or not raw:
         raise BadRequest(f"input 'audio' has {count} samples of {8 * width} bits, expected some of 16 or 32 bits")
     samples = np.frombuffer(raw[: len(raw) // (width * channels) * width * channels], f"<i{width}")

@@ -61,7 +61,7 @@ class TextPipeline(Pipeline):
             encoded = self.tokenizer(*texts, return_tensors="pt", verbose=False, **arguments)
         # A tokenizer without special tokens, such as GPT-2's: in a batch the row would be of padding alone.
         if not encoded.get("attention_mask", encoded["input_ids"] >= 0).any(-1).all():
-            raise BadRequest("the text is empty: the tokenizer makes no token of it")
+            raise BadRequest("the text is empty: the tokenizer returns no tokens for it")
         return encoded
 
 
@@ -328,7 +328,7 @@ def read_activation(model: PipelineModel) -> str:
     stated = stated or getattr(config, "sbert_ce_default_activation_function", None)
     name = str(stated or ("Identity" if config.problem_type == "regression" else "Sigmoid")).rpartition(".")[2]
     if name not in {"Identity", "Sigmoid"}:
-        raise LoadFailed(f"{model.name}: activation_fn = {stated!r} is not served; Identity and Sigmoid are")
+        raise LoadFailed(f"{model.name}: activation_fn = {stated!r} is not supported; use Identity or Sigmoid")
     return name
 
 
@@ -337,5 +337,5 @@ def _pooling_mode(model: PipelineModel, config: Mapping[str, Any]) -> str:
     mode = str(config.get("pooling_mode") or ", ".join(modes))
     mode = mode.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
     if mode not in {"mean", "cls", "max", "lasttoken"}:
-        raise LoadFailed(f"{model.name}: the pooling {mode!r} is not served; set the parameter pooling: mean, cls, max")
+        raise LoadFailed(f"{model.name}: pooling {mode!r} is not supported; set the parameter pooling: mean, cls, max")
     return mode

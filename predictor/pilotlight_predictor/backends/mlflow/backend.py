@@ -177,7 +177,7 @@ def _is_plain_classifier(flavours: Flavours, signature: Signature) -> bool:
 def _python_function(spec: LoadSpec, folder: Path, flavours: Flavours, signature: Signature) -> Predict:
     """Load by mlflow, once every pickle in the folder is pinned; mlflow itself opens them by name."""
     if "python_function" not in flavours:
-        raise LoadFailed(f"{MLMODEL} has the flavours {', '.join(flavours)}: save it with python_function as well")
+        raise LoadFailed(f"{MLMODEL} has the flavours {', '.join(flavours)}: save it with python_function too")
     for path in _pickles(folder, flavours):
         open_trusted(path, spec.trusted_pickles, "a pickle", _CODE_INSTEAD).close()
     for flavour in flavours.values():
@@ -244,5 +244,5 @@ def _warn_about_versions(model: str, requirements: Path) -> None:
 def _client_error(error: Exception) -> BadRequest | None:
     """Return a BadRequest if the request does not fit the signature; None for other failures."""
     if getattr(error, "error_code", "") in {"BAD_REQUEST", "INVALID_PARAMETER_VALUE"}:
-        return BadRequest(f"the model refuses the input: {first_line(error)}")
+        return BadRequest(f"the model rejects the input: {first_line(error)}")
     return None

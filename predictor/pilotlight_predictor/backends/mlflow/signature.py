@@ -41,7 +41,7 @@ class Field(NamedTuple):
                 return np.array(text, dtype="datetime64[ns]")
             return text if self.kind == "string" else [json.loads(item) for item in text]
         except ValueError as error:
-            raise BadRequest(f"input '{self.spec.name}' has a value that is no {self.kind}: {error}") from None
+            raise BadRequest(f"input '{self.spec.name}' has a value that is not of type {self.kind}: {error}") from None
 
     def to_array(self, values: Any) -> Array:
         """Return values of the model in the declared datatype and shape."""
@@ -114,7 +114,7 @@ def by_field(inputs: Inputs, fields: Sequence[Field]) -> Inputs:
     if unknown := [name for name in inputs if name not in known]:
         raise BadRequest(f"unexpected inference input '{unknown[0]}'; {takes}")
     if missing := [f.spec.name for f in fields if f.spec.name not in inputs and not f.spec.optional]:
-        raise BadRequest(f"inputs must also hold {', '.join(missing)}; {takes}")
+        raise BadRequest(f"missing inputs: {', '.join(missing)}; {takes}")
     return {field.spec.name: inputs[field.spec.name] for field in fields if field.spec.name in inputs}
 
 

@@ -243,7 +243,7 @@ class FunctionModel(PerRequestModel):
     def call(self, inputs: dict[str, Array]) -> Any:
         missing = [name for name in self._required if name not in inputs]
         if missing:
-            raise BadRequest(f"inputs must also hold {', '.join(missing)}")
+            raise BadRequest(f"missing inputs: {', '.join(missing)}")
         if not self._any:
             inputs = {name: array for name, array in inputs.items() if name in self._names}
         return self._function(**inputs)
@@ -282,7 +282,7 @@ class ClassModel(PerRequestModel):
             return super().execute(batch)
         returned = self.loop.resolve(self._batch([arrays(request.inputs) for request in batch]))
         if not isinstance(returned, (list, tuple)) or len(returned) != len(batch):
-            what = f"{len(returned)} answers" if isinstance(returned, (list, tuple)) else type(returned).__name__
+            what = f"{len(returned)} responses" if isinstance(returned, (list, tuple)) else type(returned).__name__
             raise WrongReturn(f"execute_batch returned {what}, must be a list of {len(batch)} dicts, one per request")
         return [self.to_answer(value) for value in returned]
 
@@ -305,7 +305,7 @@ def declared(path: Path, served: str = "") -> tuple[Specs, Specs]:
         with _PARSING:
             tree = ast.parse(text)
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise LoadFailed(f"{path.name} is no Python that can be read: {error}") from None
+        raise LoadFailed(f"{path.name} is not valid Python: {error}") from None
     options = _decorator_options(tree, (served,) if served else ("Model", "predict"))
     inputs, outputs = (
         _specs(options[name], name, path) if name in options else _constant(tree, name.upper(), path)

@@ -115,7 +115,7 @@ def _document(response: Any) -> Outputs:
     try:
         text = orjson.dumps(response, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise WrongReturn(f"the model returned what JSON cannot carry: {error}") from None
+        raise WrongReturn(f"the model returned a value that is not JSON: {error}") from None
     return {"document": Tensor("BYTES", np.array([text], dtype=object))}
 
 
@@ -139,7 +139,7 @@ def _constructor_arguments(cls: type, spec: LoadSpec) -> dict[str, str]:
     unknown = [p.name for p in taken if p.default is p.empty and p.name not in known]
     if unknown:
         raise LoadFailed(
-            f"{cls.__name__}.__init__ needs {', '.join(unknown)}: only name and model_dir can be given, set a default"
+            f"{cls.__name__}.__init__ needs {', '.join(unknown)}: only name and model_dir are passed, so set a default"
         )
     return {p.name: known[p.name] for p in taken if p.name in known}
 

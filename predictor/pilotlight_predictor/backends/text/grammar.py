@@ -90,7 +90,7 @@ class GrammarCompiler:
         if '"allOf"' in text and text.count('"pattern"') > MAX_INTERSECTED:
             raise BadField(field, f"{field} has allOf and more than {MAX_INTERSECTED} patterns; join them")
         if self._abandoned is not None and self._abandoned.is_alive():
-            raise Unavailable("another JSON schema is still being compiled; try again later")
+            raise Unavailable("another JSON schema is still being compiled; retry later")
         # A text of the schema is taken for a pattern too: a description with such counts is rare.
         for string in re.findall(r'"(?:[^"\\]|\\.)*"', text):
             counts = [max(int(end or 0), int(begin)) for begin, end in REPEAT.findall(string)]

@@ -85,7 +85,7 @@ class PromptTokenizer:
     def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         if not self.chats:
             raise BadRequest(
-                f"model '{self._model}' has no chat template: ask /v1/completions with a prompt, or add a "
+                f"model '{self._model}' has no chat template: call /v1/completions with a prompt, or add a "
                 "chat_template.jinja beside its tokenizer.json"
             )
         plain = [

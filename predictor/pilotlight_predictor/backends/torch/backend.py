@@ -225,7 +225,7 @@ def load(spec: LoadSpec) -> TorchInstance:
     for tensor in (*spec.config.inputs, *spec.config.outputs):
         if tensor.datatype not in TORCH_NAMES:
             why = f"tensor {tensor.name!r} is {tensor.datatype}"
-            raise LoadFailed(f"{why}, but a torch model takes and gives numbers only")
+            raise LoadFailed(f"{why}, but a torch model has numeric inputs and outputs only")
     threads = spec.threads or int(spec.config.parameters.get("INTRA_OP_THREAD_COUNT", 0))
     if threads and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
@@ -244,7 +244,7 @@ def client_error(error: Exception) -> BadRequest | None:
     if not isinstance(error, (RuntimeError, ValueError, IndexError, AssertionError, torch.jit.Error)):
         return None
     line = next((line.strip() for line in str(error).splitlines() if _MISFIT.search(line)), None)
-    return None if line is None else BadRequest(f"the model refuses the input: {line.removeprefix(_RAISED)}")
+    return None if line is None else BadRequest(f"the model rejects the input: {line.removeprefix(_RAISED)}")
 
 
 def _import() -> Any:

@@ -79,7 +79,7 @@ def _signature(inputs: Sequence[TensorSpec], overrides: Mapping[str, Shape]) -> 
     for name, datatype, declared, _ in inputs:
         dims = tuple(overrides.get(name, declared))
         if any(size < 0 for size in dims):
-            raise ValueError(f"input '{name}' has dims {list(dims)}: say its sizes in optimization.cuda.graph_spec")
+            raise ValueError(f"input '{name}' has dims {list(dims)}: set its sizes in optimization.cuda.graph_spec")
         signature.append((name, datatype, dims))
     return tuple(sorted(signature))
 

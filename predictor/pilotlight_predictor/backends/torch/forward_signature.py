@@ -45,7 +45,7 @@ class ForwardBinding:
             if name not in known:
                 raise BadRequest(f"unexpected inference input '{name}'; {takes}")
         if missing := [name for name in known if name not in inputs]:
-            raise BadRequest(f"inputs must also hold {', '.join(missing)}; {takes}")
+            raise BadRequest(f"missing inputs: {', '.join(missing)}; {takes}")
 
     def call(self, forward: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         if self.container == "dict":

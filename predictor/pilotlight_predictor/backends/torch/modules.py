@@ -81,7 +81,7 @@ def file_kind(path: Path) -> Kind:
     if any(map(is_exported_program, names)):
         return "export"
     if any("/aotinductor/" in name for name in names):
-        why = f"{path.name} is compiled by AOTInductor for one kind of machine"
+        why = f"{path.name} is compiled by AOTInductor for one machine type"
         raise LoadFailed(f"{why}: save it by torch.export.save")
     return "pickle"
 
@@ -100,7 +100,7 @@ def _torchscript(spec: LoadSpec) -> LoadedModule:
     try:
         module = torch.jit.load(str(spec.path), map_location=str(spec.device)).eval()
     except RuntimeError as error:
-        raise LoadFailed(f"{spec.path.name} is no TorchScript that this torch can read: {error}") from error
+        raise LoadFailed(f"{spec.path.name} is not TorchScript that this torch can read: {error}") from error
     compute = precision_dtype(spec.precision)
     if compute is not None:
         module = module.to(compute)
@@ -131,7 +131,7 @@ def _signature(
         rows = TensorSpec(required[0].name, "FP32", (-1, -1))  # of numbers, as /predict sends them
         return [rows], () if spec.config.outputs else [rows._replace(name="OUTPUT__0")]
     message = (
-        f"model '{spec.config.name}' declares no inputs, so requests of any shape are tried: forward takes "
+        f"model '{spec.config.name}' declares no inputs, so inputs are not validated: forward takes "
         f"{', '.join(a.name for a in arguments) or 'nothing'}; declare them by a {sample_config(arguments)}"
     )
     log("model.undeclared", message, level="WARNING", model=spec.config.name)
@@ -242,7 +242,7 @@ def _safetensors(spec: LoadSpec, blocks: "Blocks") -> Weights:
         try:
             weights.update(load_file(file, device=str(spec.device)))
         except SafetensorError as error:
-            raise LoadFailed(f"{file.name} is damaged or no safetensors file: {error}") from error
+            raise LoadFailed(f"{file.name} is damaged or not a safetensors file: {error}") from error
     return weights
 
 
@@ -270,7 +270,7 @@ def _module_file(spec: LoadSpec) -> Path:
     file = spec.folder / "model.py"
     if not file.is_file():
         raise LoadFailed(
-            f"{spec.path.name} holds weights alone: put a model.py beside it that defines build() -> torch.nn.Module, "
+            f"{spec.path.name} holds only weights: put a model.py next to it that defines build() -> torch.nn.Module, "
             f"or save the whole model by torch.export.save"
         )
     return file

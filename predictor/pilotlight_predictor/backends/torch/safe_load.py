@@ -97,7 +97,7 @@ def load(spec: LoadSpec, source: Callable[[], UserModule]) -> Any:
     except pickle.UnpicklingError as error:
         raise refusal(spec.path, _MORE, _INSTEAD) from error
     except (RuntimeError, EOFError, KeyError) as error:
-        raise LoadFailed(f"{spec.path.name} is damaged or no file of torch.save: {error}") from error
+        raise LoadFailed(f"{spec.path.name} is damaged or not a torch.save file: {error}") from error
 
 
 def _unpickling(spec: LoadSpec, source: Callable[[], UserModule]) -> ModuleType:
@@ -112,8 +112,8 @@ def _unpickling(spec: LoadSpec, source: Callable[[], UserModule]) -> ModuleType:
             if beside and (found := getattr(source().module, name, None)) is not None:
                 return found
             raise LoadFailed(
-                f"{spec.path.name} holds a whole module of the class {module}.{name}, which is not to be found here: "
-                f"put a model.py beside it that defines {name}, or save its weights by torch.save(model.state_dict(), "
+                f"{spec.path.name} holds a whole module of the class {module}.{name}, which is not defined: put a"
+                f" model.py next to it that defines {name}, or save its weights by torch.save(model.state_dict(), "
                 f"FILE)"
             )
 
@@ -130,7 +130,7 @@ def load_exported(spec: LoadSpec) -> Any:
         try:
             return torch.export.load(file)
         except Exception as error:  # of many types
-            raise LoadFailed(f"{spec.path.name} is no exported program that this torch can read: {error}") from error
+            raise LoadFailed(f"{spec.path.name} is not an exported program for this torch: {error}") from error
 
 
 def _open_exported(spec: LoadSpec) -> IO[bytes]:

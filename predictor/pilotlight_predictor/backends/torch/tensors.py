@@ -61,7 +61,7 @@ def from_torch(value: Any, declared: str = "") -> Tensor:
     if datatype is None:
         raise TypeError(f"an output of {result.dtype} has no V2 datatype; return one of {', '.join(_DATATYPES)}")
     if declared and datatype != declared:
-        raise TypeError(f"an output is {datatype}, but the configuration says {declared}")
+        raise TypeError(f"an output is {datatype}, but the configuration has {declared}")
     return Tensor(datatype, (result.view(torch.uint16) if datatype == "BF16" else result).numpy())
 
 
@@ -196,7 +196,7 @@ def run_or_halve(
     tried = "in two halves too" if len(parts) == 2 else "twice"
     raise OutOfDeviceMemory(
         f"model {model!r} ran out of device memory {tried} ({shapes}): lower max_batch_size in its configuration, "
-        f"or its instance_group count; the runtime said: {reason}"
+        f"or its instance_group count; runtime error: {reason}"
     )
 
 

@@ -184,7 +184,7 @@ class GrpcCall(Http2Stream):
         if self._arrival_timer is None:
             self._arrival_timer = ArrivalTimer(
                 self._bytes_received,
-                lambda: self.reject(Cancelled("the message has stopped arriving")),
+                lambda: self.reject(Cancelled("the message stopped arriving")),
                 lambda: self._connection.admission.slow_s,
             )
             self._start_deadline()
@@ -199,7 +199,7 @@ class GrpcCall(Http2Stream):
     def _messages_complete(self, reassembler: Reassembler) -> None:
         message = self._message
         if reassembler.in_message:
-            raise Unreadable("the call ends within a message")
+            raise Unreadable("the call ends in the middle of a message")
         if self._queue is not None:
             self._account()
             self._queue.end()

@@ -20,7 +20,7 @@ def check(server: Server, request: GrpcRequest) -> bytes:
     name = decode(f"{PACKAGE}.HealthCheckRequest", request.body).get("service", "")
     status = _status(server, name)
     if status == "SERVICE_UNKNOWN":
-        raise NotFound(f"service = '{name[:100]}' is neither a service nor a model of this server")
+        raise NotFound(f"service = '{name[:100]}' is not a service or model of this server")
     return _response(status)
 
 

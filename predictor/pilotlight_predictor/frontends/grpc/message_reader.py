@@ -60,7 +60,7 @@ class CompressedMessage:
             raise Unreadable(f"a message is not {self._encoding}: {error}") from None
         self._at += _SLICE
         if len(self._plain) > self._max_size:
-            raise RequestTooLarge(f"the message unpacks to more than {self._max_size} bytes ({SETTING})")
+            raise RequestTooLarge(f"the decompressed message exceeds {self._max_size} bytes ({SETTING})")
 
 
 class RejectedMessage(bytes):
@@ -120,7 +120,7 @@ class Reassembler:
             if self._compressed > 1:
                 raise Unreadable(f"the flag of a message is {self._compressed}, must be 0 or 1")
             if self.missing > self._max_size:
-                problem = f"the message has {self.missing} bytes, at most {self._max_size} are taken ({SETTING})"
+                problem = f"the message has {self.missing} bytes, the limit is {self._max_size} ({SETTING})"
                 raise RequestTooLarge(problem)
         return start + used
 

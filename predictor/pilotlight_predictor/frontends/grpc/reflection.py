@@ -32,7 +32,7 @@ def answer(request: Message) -> dict[str, Any]:
         symbol = request.get("file_containing_symbol", "")
         file = next((each for each in files.values() if symbol in each.symbols), None)
     if file is None:
-        return {"error_response": {"error_code": NOT_FOUND, "error_message": "this server has no such file or symbol"}}
+        return {"error_response": {"error_code": NOT_FOUND, "error_message": "unknown file or symbol"}}
     return {"file_descriptor_response": {"file_descriptor_proto": [each.raw for each in _with_needs(file)]}}
 
 

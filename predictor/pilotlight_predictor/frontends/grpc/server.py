@@ -57,7 +57,7 @@ def reserve_port(settings: ServerSettings, inherited: socket.socket | None = Non
     if port < 0:
         return None
     if port == 0 and settings.workers > 1:
-        log("setting", "gRPC is not served: several workers need a --grpc-port with a number", level="WARNING")
+        log("setting", "gRPC is off: several workers need a fixed --grpc-port", level="WARNING")
         return None
     if inherited is not None:
         return ReservedPort(host, port, inherited)
@@ -69,7 +69,7 @@ def reserve_port(settings: ServerSettings, inherited: socket.socket | None = Non
         message = f"{host}:{port}: {error.strerror}; choose another with --grpc-port, or -1 for none"
         if port != GRPC_PORT:
             raise LoadFailed(f"cannot listen on {message}") from None
-        log("setting", f"gRPC is not served: cannot listen on {message}", level="WARNING")
+        log("setting", f"gRPC is off: cannot listen on {message}", level="WARNING")
         return None
     return ReservedPort(host, port if unix else bound_socket.getsockname()[1], bound_socket)
 
@@ -121,7 +121,8 @@ class GrpcServer:
         self._listener = await create_server(
             lambda: GrpcConnection(dispatcher, max_message), sock=listener, backlog=BACKLOG, ssl=self.tls
         )
-        log("grpc.listening", grpc_port=self._port.port, host=self._port.host)
+        host, port = self._port.host, self._port.port
+        log("grpc.listening", f"{host}:{port}", grpc_port=port, host=host)
 
     def in_flight(self) -> int:
         return 0 if self._dispatcher is None else self._dispatcher.in_flight

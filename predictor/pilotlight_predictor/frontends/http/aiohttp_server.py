@@ -85,7 +85,7 @@ class Handler(web.RequestHandler):
             log(
                 "request.failed", "unexpected error", level="ERROR", error=exc, path=request.path, request_id=request_id
             )
-            message = "internal error; the server's log has the reason"
+            message = "internal error; see the server's log"
         reason = (message or "it cannot be read").splitlines()[0].rstrip(": ")
         error = reason if status == 500 else f"the request is not valid HTTP: {reason[:200]}"
         body = json_response({"error": error}).body
@@ -180,7 +180,7 @@ class AiohttpServer:
                     admission.take(len(chunk))
                     body += chunk
         except TimeoutError:
-            raise RequestTimeout(f"the body came too slowly: {len(body)} bytes are here") from None
+            raise RequestTimeout(f"the body arrived too slowly: {len(body)} bytes received") from None
         except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
             raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
         finally:
@@ -241,7 +241,7 @@ class AiohttpServer:
                 with admission.hold(size if size > UNCOUNTED else 0), abort_when_unread(aio_request.transport, size):
                     await stream.write(piece)
         except QueueFull as error:
-            log("request.failed", f"a streamed response is cut off: {error}", level="WARNING")
+            log("request.failed", f"a streamed response was cut off: {error}", level="WARNING")
             if aio_request.transport is not None:
                 aio_request.transport.abort()
         finally:

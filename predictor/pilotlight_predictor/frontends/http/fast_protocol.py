@@ -265,7 +265,7 @@ class FastHttpProtocol(asyncio.Protocol):
         unsent = transport.get_write_buffer_size()
         held = self.owner.reserve(unsent)
         if held is None:
-            log("request.failed", "a streamed response is cut off: too many are unread", level="WARNING")
+            log("request.failed", "a streamed response was cut off: the client reads too slowly", level="WARNING")
             transport.abort()  # which cancels this task
         try:
             with abort_when_unread(transport, unsent):

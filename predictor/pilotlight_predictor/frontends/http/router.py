@@ -100,7 +100,7 @@ class Dispatcher:
             self._protocols, self._all_protocols = self._all_protocols(), None
         except Exception as error:
             log("dialects.failed", "a protocol could not be imported", level="ERROR", error=error)
-            raise PredictorError("internal error; the server's log has the reason") from error
+            raise PredictorError("internal error; see the server's log") from error
         self._shapes = _by_length(self._protocols)
 
     def _search(self, method: str, path: str) -> Match:
@@ -211,7 +211,7 @@ class Dispatcher:
                 self.admission.take(plain - size)
                 size = plain
                 if request.abandoned:
-                    raise Cancelled("the client has gone")
+                    raise Cancelled("the client disconnected")
             if plain is not request.body:
                 self.admission.take(len(plain) - size)
                 size = len(plain)
@@ -234,7 +234,7 @@ def error_response(error_body: ErrorBody, error: Exception, request: HttpRequest
     request_id = ""
     if not isinstance(error, PredictorError):
         request_id = _log_failure(request, "unexpected error", error)
-        error = PredictorError("internal error; the server's log has the reason")
+        error = PredictorError("internal error; see the server's log")
     elif error.status == 500:
         request_id = _log_failure(request, str(error), None, error.request_id)
     response = error_body(error)

@@ -253,7 +253,7 @@ def bind_unix(host: str, port: int) -> socket.socket:
     """Return a listening socket for a port of a `unix:` host. Raise OSError with the path."""
     path = unix_socket.socket_path(host, port)
     if _is_served(host, port):
-        raise OSError(f"{path}: a server listens there; choose another port or another folder")
+        raise OSError(f"{path}: another server listens there; choose another port or folder")
     try:
         return unix_socket.listen(path, BACKLOG)
     except OSError as error:
@@ -275,6 +275,14 @@ def port_number(listener: socket.socket) -> int:
     """Return the port of a socket; that of a unix socket is its file name."""
     name = listener.getsockname()
     return int(name.rpartition("/")[2].partition(".")[0]) if isinstance(name, str) else int(name[1])
+
+
+def listening_message(listener: socket.socket, host: str, *, tls: bool) -> str:
+    """Describe where a socket listens, for the log: `listening on http://127.0.0.1:8080`."""
+    name = listener.getsockname()
+    if isinstance(name, str):
+        return f"listening on unix:{name}"
+    return f"listening on {'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{name[1]}"
 
 
 def drop_new_connections(listener: socket.socket) -> None:

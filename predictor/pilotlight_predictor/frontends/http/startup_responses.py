@@ -39,7 +39,7 @@ def chat_error(state: ServerState, reason: str, scanned: bool, empty: bool) -> C
     if empty:
         return ChatError(400, "invalid_request_error", "the body is empty, must be a JSON object")
     if state in STARTING:
-        return ChatError(202, STARTING[state], f"the server is {state.value}: ask again in a second")
+        return ChatError(202, STARTING[state], f"the server is {state.value}: retry in a second")
     if state is ServerState.FAILED:
         return ChatError(503, "model_load_error" if scanned else "initialization_error", reason or "the start failed")
     return None

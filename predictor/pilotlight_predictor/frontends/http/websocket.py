@@ -98,7 +98,7 @@ class WebSockets:
         max_bytes = admission.max_bytes(match.protocol.name)
         response = web.WebSocketResponse(timeout=CLOSE_S, compress=False, max_msg_size=max_bytes)
         if not response.can_prepare(aio_request):
-            raise BadRequest("the WebSocket handshake is not one of version 13")
+            raise BadRequest("the WebSocket handshake is not version 13")
         await response.prepare(aio_request)
         socket = WebSocket(response, request, admission, aio_request.transport)
         self._sockets.add(socket)

@@ -26,7 +26,7 @@ class NoParking:
         """Do nothing."""
 
     async def park(self, versions: "Sequence[ModelVersion]") -> None:
-        reason = "this server parks none; start it with --park-memory=25%"
+        reason = "parking is off; start the server with --park-memory=25%"
         raise BadRequest(f"'{versions[0].name}' cannot be parked: {reason}")
 
     async def wake(self, versions: "Sequence[ModelVersion]") -> None:

@@ -38,7 +38,7 @@ class ParkingPool:
         reason = _unparkable_reason(served, instances)
         if reason:
             self._unparkable[served] = reason
-            message = f"'{served.name}' is never parked: {reason}"
+            message = f"'{served.name}' is not parked: {reason}"
             log("model.never_parked", message, model=served.name, version=served.version)
             return
         assert isinstance(served.executor, Scheduler)
@@ -87,7 +87,7 @@ class ParkingPool:
             return  # a request has just arrived
         except PredictorError as error:
             if str(error) != slot.last_refusal:
-                message = f"'{slot.served.name}' is idle and stays on its GPU: {error}"
+                message = f"'{slot.served.name}' is idle but stays on its GPU: {error}"
                 log("model.not_parked", message, level="WARNING", model=slot.served.name)
             slot.last_refusal = str(error)
 
@@ -139,7 +139,7 @@ def _unparkable_reason(served: ModelVersion, instances: Sequence[AnyInstance]) -
     if any(parking_of(instance) is None for instance in instances):
         backend = served.config.backend or served.config.platform
         return (
-            f"as the {backend} backend loaded it, it cannot; safetensors on a GPU can, run by torch or compiled, and "
-            f"classes of a model.py that define park and wake"
+            f"the {backend} backend cannot park it; safetensors on a GPU (torch or compiled) and classes of a"
+            " model.py that define park and wake can be parked"
         )
     return ""

@@ -154,7 +154,7 @@ class ParkingSlot:
         if error is not None:  # the rollback failed as well
             self._scheduler.reject_all(NotReady(f"'{self.served.name}' was left half parked: {error}"))
             return error
-        self._log("model.parked", "gave its GPU memory back")
+        self._log("model.parked", "freed its GPU memory")
         return None
 
     async def _wake(self) -> PredictorError | None:
@@ -187,11 +187,11 @@ class ParkingSlot:
             )  # fmt: skip
             if isinstance(error, PredictorError):
                 return error
-            return BackendFailed(f"model '{self.served.name}' failed; the server's log has the reason")
+            return BackendFailed(f"model '{self.served.name}' failed; see the server's log")
         return None
 
     def _pending_error(self) -> Unavailable:
-        return Unavailable(f"'{self.served.name}' has requests to answer: park it when they are done")
+        return Unavailable(f"'{self.served.name}' has requests in flight: park it when they are done")
 
     def _log(self, event: str, what: str) -> None:
         log(event, f"'{self.served.name}' {what}", model=self.served.name, version=self.served.version)

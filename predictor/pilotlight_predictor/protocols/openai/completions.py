@@ -83,7 +83,7 @@ def cancel_on_disconnect(request: HttpRequest) -> Iterator[None]:
         if not request.abandoned:
             raise
         task.uncancel()
-        raise Cancelled("the client has gone") from None
+        raise Cancelled("the client disconnected") from None
     finally:
         if request.on_abandon is cancel:
             request.on_abandon = None

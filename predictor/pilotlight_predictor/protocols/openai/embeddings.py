@@ -32,7 +32,7 @@ async def embed(
 ) -> HttpResponse:
     size = specs[1].shape[-1]
     if body.dimensions and body.dimensions != size:
-        problem = f"must be {size} or left out: model '{served.name}' has no others"
+        problem = f"must be {size} or unset for model '{served.name}'"
         raise BadField("dimensions", f"dimensions = {body.dimensions}, {problem}")
 
     def encode(vectors: Array, tokens: int) -> list[Buffer]:

@@ -93,11 +93,11 @@ def read_chat(document: dict[str, Any]) -> TextRequest:
     newer = fields.pop("max_completion_tokens", None)
     if newer is not None:
         if fields.get("max_tokens") not in (None, newer):
-            raise BadField("max_tokens", "max_tokens and max_completion_tokens differ: give one of them")
+            raise BadField("max_tokens", "max_tokens and max_completion_tokens differ: set one of them")
         fields["max_tokens"] = newer
     requested, top = _boolean(fields, "logprobs"), fields.pop("top_logprobs", None)
     if top and not requested:
-        raise BadField("top_logprobs", "top_logprobs is given, so logprobs must be true")
+        raise BadField("top_logprobs", "top_logprobs needs logprobs: true")
     options = {name: value for name in CHAT_FIELDS if (value := fields.pop(name, None)) is not None}
     chosen = read_chat_options(options)
     kept = {"response_format"} if chosen.schema is not None else set()
@@ -133,7 +133,7 @@ def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
     texts = fields.pop("input", None)
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise BadField("input", "input must be a string or a list of strings; tokens are not taken")
+        raise BadField("input", "input must be a string or a list of strings, not tokens")
     if len(texts) > MAX_TEXTS:
         raise BadField("input", f"input has {len(texts)} strings, must have at most {MAX_TEXTS}")
     model = _model(fields)
@@ -151,7 +151,7 @@ def _text(fields: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]], mo
     model, stream = _model(fields), _boolean(fields, "stream")
     options = fields.pop("stream_options", None)
     if options is not None and (not isinstance(options, dict) or not stream):
-        raise BadField("stream_options", "stream_options must be an object, and stream must be true with it")
+        raise BadField("stream_options", "stream_options must be an object and needs stream: true")
     if unknown := (options or {}).keys() - {"include_usage", "include_obfuscation"}:
         name = f"stream_options.{min(unknown)[:100]}"
         raise BadField(name, f"{name} is not a field of this request")
@@ -171,7 +171,7 @@ def reject_unsupported(fields: Mapping[str, Any], unsupported: Mapping[str, tupl
             raise BadField(name, f"{name[:100]} is not a field of this request")
         if value not in unsupported[name]:
             only = " or ".join(_quoted(neutral) for neutral in unsupported[name])
-            raise BadField(name, f"{name} is not supported here, " + (f"must be {only}" if only else "leave it out"))
+            raise BadField(name, f"{name} is not supported, " + (f"must be {only}" if only else "leave it out"))
 
 
 def _model(fields: dict[str, Any]) -> str:

@@ -168,14 +168,14 @@ def _find(
         if not candidates and not (readiness := server.readiness()).ready:
             raise NotReady(f"no model is ready: {readiness.reason or readiness.state}")
         if len(candidates) != 1:
-            known = ", ".join(served.name for served in candidates[:10]) or "none here does"
+            known = ", ".join(served.name for served in candidates[:10]) or "none"
             raise BadField("model", f"model is missing, must be the name of a model that {verb}: {known}")
         return candidates[0], capabilities_of(candidates[0])
     served = server.find(name)
     capabilities = capabilities_of(served)
     if not can(capabilities):
-        takes = f"it does not take {needs} (docs/reference/openai.md)"
-        raise BadField("model", f"model '{name}' is none that {verb}: {takes}")
+        takes = f"it has no input {needs} (docs/reference/openai.md)"
+        raise BadField("model", f"model '{name}' does not fit: {takes}")
     return served, capabilities
 
 

@@ -171,9 +171,7 @@ def _check_url(name: str, url: Any, urls: bool) -> None:
 
 
 def _url_error(name: str) -> BadField:
-    return BadField(
-        name, f"{name} must be a data: URL; http and https are passed on to the model only with --media-urls"
-    )
+    return BadField(name, f"{name} must be a data: URL; http and https URLs need --media-urls")
 
 
 def _media_bytes(name: str, url: Any, urls: bool) -> bytes:
@@ -188,7 +186,7 @@ def _media_bytes(name: str, url: Any, urls: bool) -> bytes:
         slices = (data[start : start + MAX_SLICE] for start in range(0, len(data), MAX_SLICE))
         return b"".join([base64.b64decode(piece, validate=True) for piece in slices])
     except (binascii.Error, ValueError):
-        raise BadField(name, f"{name} is no data: URL in base64") from None
+        raise BadField(name, f"{name} is not a base64 data: URL") from None
 
 
 def _options(request: TextRequest, names: frozenset[str]) -> Inputs:

@@ -10,7 +10,7 @@ Json = Any
 SERVER: Final = (
     Operation("server", "/v2", "Name, version and extensions of the server"),
     Operation("live", "/v2/health/live", "Whether the server runs"),
-    Operation("health", "/v2/health/ready", "Whether all required models serve: 200, else 503 with the reason"),
+    Operation("health", "/v2/health/ready", "Whether all required models are ready: 200, else 503 with the reason"),
     Operation("models", "/v2/models", "Names of all models"),
     Operation("status", "/status", "State of the server, its models and its cold start"),
     Operation("metrics", "/metrics", "Metrics for Prometheus", response={"type": "string"}, content_type="text/plain"),

@@ -99,7 +99,7 @@ def model_operations(model: ModelDescription) -> list[Operation]:
     name = quote(model.name, safe="")
     operations = [
         metadata_operation(model),
-        Operation("ready", f"/v2/models/{name}/ready", "Whether it serves: 200, else 503 with the reason"),
+        Operation("ready", f"/v2/models/{name}/ready", "Whether it is ready: 200, else 503 with the reason"),
     ]
     if model.verbs:
         verbs = [(verb, model.document if verb == "predict" else None) for verb in sorted(model.verbs, reverse=True)]
@@ -155,7 +155,7 @@ def _generate(model: ModelDescription, path: str, verb: str, content_type: str) 
     if model.capabilities.completes:
         example = {"text_input": HELLO, "max_tokens": 16}
     known = example if example and None not in example.values() else None
-    summary = "Triton's generate: inputs by their names, other keys are parameters"
+    summary = "Triton's generate: keys are inputs by name, others are parameters"
     return Operation(verb, f"{path}/{verb}", summary, _object({}, properties), known, ANYTHING, content_type)
 
 

@@ -20,7 +20,7 @@ DOCS_POLICY: Final = f"{POLICY}; script-src 'self'; style-src 'self'; connect-sr
 SAFE: Final = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 FILES: Final = {"docs.js": "text/javascript", "swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 LANDING_FILES: Final = ("landing.js", "landing.css")
-SIGN_IN: Final = "Models are shown to clients with a token: send Authorization: Bearer …"
+SIGN_IN: Final = "Models are listed for clients with a token: send Authorization: Bearer …"
 
 
 def wants_page(server: Server, request: HttpRequest) -> bool:
@@ -101,7 +101,7 @@ def _static(name: str, content_type: str, request: HttpRequest) -> HttpResponse:
 
 def _check_enabled(server: Server) -> None:
     if not server.settings.server.docs:
-        raise NotFound("this server has no pages (--docs false)")
+        raise NotFound("pages are off (--docs false)")
 
 
 def _needs_token(server: Server) -> bool:

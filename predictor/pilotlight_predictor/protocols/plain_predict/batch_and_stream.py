@@ -51,7 +51,7 @@ class PredictInference:
     def start(self, finish: Callable[[HttpResponse], None]) -> None:
         self._finish = finish
         self._server.metrics.in_flight += 1
-        self._request.on_abandon = lambda: self._end(Cancelled("the client has gone"))
+        self._request.on_abandon = lambda: self._end(Cancelled("the client disconnected"))
         timeout_s = self._server.predict_limits.timeout_s
         if timeout_s and len(self._parts) > 1:  # a single part has its own time limit
             late = f"the batch took longer than {timeout_s:g} s (--inference-timeout-s)"
@@ -241,7 +241,7 @@ class PredictStream:
             response = await message.response
             self._messages.discard(message)
             if response.status == 500:
-                await self._session.close(INTERNAL, "internal error; the server's log has the reason")
+                await self._session.close(INTERNAL, "internal error; see the server's log")
                 return
             assert isinstance(response.body, list)
             await self._session.send(b"".join(response.body))

@@ -74,7 +74,7 @@ def read_body(body: Buffer) -> PredictRequest:
     if single is None and batch is None:
         raise InvalidInput(MISSING)
     if single is not None and batch is not None:
-        raise InvalidInput("inputs and batch are both there; send one of them")
+        raise InvalidInput("inputs and batch are both set; send one of them")
     texts = []
     for name in ("model_name", "model_version", "sticky_key", "output"):
         value = document.get(name)
@@ -181,7 +181,7 @@ def _rows(batch: Any) -> Rows:
     if not batch:
         raise InvalidInput("batch cannot be empty")
     if len(batch) > MAX_NUMBERS:
-        raise InvalidInput(f"batch has {len(batch)} lists, at most {MAX_NUMBERS} are taken")
+        raise InvalidInput(f"batch has {len(batch)} lists, the limit is {MAX_NUMBERS}")
     return batch
 
 
@@ -191,11 +191,11 @@ def _check_numbers(field: str, row: Any) -> None:
     if not row:
         raise InvalidInput(f"{field} cannot be empty")
     if len(row) > MAX_NUMBERS:
-        raise InvalidInput(f"{field} has {len(row)} numbers, at most {MAX_NUMBERS} are taken")
+        raise InvalidInput(f"{field} has {len(row)} numbers, the limit is {MAX_NUMBERS}")
     if set(map(type, row)) <= _NUMBERS and all(map(_finite, row)):
         return
     index = next(index for index, value in enumerate(row) if type(value) not in _NUMBERS or not _finite(value))
-    must = "a finite number (NaN and Inf are refused)" if type(row[index]) in _NUMBERS else "a number"
+    must = "a finite number (not NaN or Inf)" if type(row[index]) in _NUMBERS else "a number"
     raise InvalidInput(f"{field}[{index}] = {_quoted(row[index])}, must be {must}")
 
 

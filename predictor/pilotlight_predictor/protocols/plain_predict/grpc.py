@@ -47,7 +47,7 @@ def _numbers(response: InferResponse) -> bytes:
     """Return the first output, flattened, as packed floats."""
     name, tensor = next(iter(response.outputs.items()))
     if tensor.datatype == "BYTES":
-        raise InvalidInput(f"output '{name}' of model '{response.model}' is text; ask for it with POST /predict")
+        raise InvalidInput(f"output '{name}' of model '{response.model}' is text; request it with POST /predict")
     array = bf16_to_float(tensor.array) if tensor.datatype == "BF16" else tensor.array
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype="<f4").tobytes()

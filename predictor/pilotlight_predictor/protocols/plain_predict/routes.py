@@ -99,7 +99,7 @@ def default_model(server: Server) -> str:
     if not names:
         raise NotReady(NOT_LOADED)
     known = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
-    raise InvalidInput(f"model_name is missing, must be one of the {len(names)} models here: {known}")
+    raise InvalidInput(f"model_name is missing, must be one of the {len(names)} models: {known}")
 
 
 def _only_input(served: ModelVersion) -> TensorSpec:
@@ -108,8 +108,8 @@ def _only_input(served: ModelVersion) -> TensorSpec:
         return needed[0]
     names = ", ".join(spec.name for spec in needed)
     raise InvalidInput(
-        f"model '{served.name}' has {len(needed)} inputs ({names}), /predict serves models with one;"
-        f" ask it at /v2/models/{served.name}/infer"
+        f"model '{served.name}' has {len(needed)} inputs ({names}), /predict supports one; call"
+        f" /v2/models/{served.name}/infer"
     )
 
 
@@ -118,7 +118,7 @@ async def stream(server: Server, session: WebSocketSession) -> None:
 
 
 def upgrade_needed(_: Server, __: HttpRequest) -> HttpResponse:
-    body = {"detail": "/predict/stream is a WebSocket: ask with Connection: Upgrade and Upgrade: websocket"}
+    body = {"detail": "/predict/stream is a WebSocket: send Connection: Upgrade and Upgrade: websocket"}
     return json_response(body, 426, {"Upgrade": "websocket", "Connection": "Upgrade"})
 
 

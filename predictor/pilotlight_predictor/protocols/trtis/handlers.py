@@ -180,12 +180,12 @@ def run_profiler(command: str) -> str:
     with _lock:
         if command == "stop":
             if not _running:
-                raise BadRequest("no profile is running: ask with cmd=start first")
+                raise BadRequest("no profile is running: send cmd=start first")
             profiler = _running.pop()
             profiler.__exit__(None, None, None)
             return str(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS)) + "\n"
         if _running:
-            raise BadRequest("a profile is running already: ask with cmd=stop first")
+            raise BadRequest("a profile is already running: send cmd=stop first")
         if "torch" not in sys.modules:
             raise Unsupported("Profile API not enabled: it profiles models that torch runs, and none is loaded")
         import torch

@@ -136,7 +136,7 @@ def decode_infer(header: Header, model: Signature, version: int, body: Buffer) -
     for spec, _, size in layouts:
         if position + size > len(view):
             raise BadRequest(
-                f"unexpected size for input '{spec.name}': {size} bytes are announced, {len(view) - position} are left"
+                f"unexpected size for input '{spec.name}': {size} bytes are announced, {len(view) - position} remain"
             )
         blobs.append(view[position : position + size])
         position += size
@@ -205,7 +205,7 @@ def _layout(entry: InputHeader, spec: TensorSpec, rows: int) -> tuple[Shape, int
             size = rows * entry.byte_size
         shape = _fixed(entry, spec, shape)
         if size is None:
-            raise BadRequest(f"input '{entry.name}' is of strings: say its batch_byte_size in {HEADER}")
+            raise BadRequest(f"input '{entry.name}' is of strings: set its batch_byte_size in {HEADER}")
         return shape, size
     width = NUMPY_TYPES[spec.datatype].itemsize
     if shape.count(-1) == 1 and entry.byte_size is not None:
@@ -224,7 +224,7 @@ def _layout(entry: InputHeader, spec: TensorSpec, rows: int) -> tuple[Shape, int
 
 def _fixed(entry: InputHeader, spec: TensorSpec, shape: Shape) -> Shape:
     if -1 in shape:
-        raise BadRequest(f"input '{entry.name}' has variable dimensions {list(spec.shape)}: say its dims in {HEADER}")
+        raise BadRequest(f"input '{entry.name}' has variable dimensions {list(spec.shape)}: set its dims in {HEADER}")
     return shape
 
 

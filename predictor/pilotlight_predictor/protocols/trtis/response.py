@@ -72,7 +72,7 @@ def describe(
             raw = {"byte_size": len(blob) // (len(tensor.array) or 1) if batched else len(blob)}
         else:
             raise BadRequest(
-                f"output '{name}' is of strings, which have no byte_size: ask without byte_size, as 0.11 does"
+                f"output '{name}' is of strings, which have no byte_size: leave byte_size out, as 0.11 does"
             )
         outputs.append({"name": name, "raw": raw})
     values = {

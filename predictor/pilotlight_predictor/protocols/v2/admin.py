@@ -91,7 +91,7 @@ def _load_parameters(body: Buffer) -> tuple[dict[str, Any] | None, dict[str, byt
 def _read_json_object(request: HttpRequest) -> dict[str, Any]:
     """Return the JSON object; an empty body is an empty object. Raise BadRequest or RequestTooLarge."""
     if len(request.body) > MAX_BYTES:
-        raise RequestTooLarge(f"the body has {len(request.body)} bytes, {request.path} takes at most {MAX_BYTES}")
+        raise RequestTooLarge(f"the body has {len(request.body)} bytes, the limit of {request.path} is {MAX_BYTES}")
     return _decode(request.body)
 
 

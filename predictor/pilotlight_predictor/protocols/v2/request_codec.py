@@ -125,7 +125,7 @@ def _decode_header(text: Buffer) -> tuple[WireRequest, bool]:
         hint = ""
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             msgspec.json.decode(text, type=V1Request)
-            hint = "; this is V1's body, V2 wants inputs: […]"
+            hint = "; this is a V1 body, V2 needs inputs: […]"
         raise BadRequest(f"the request does not fit V2 inference: {explain(error)}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not len(text):
@@ -169,7 +169,7 @@ def _inputs(
             position += size
     if position != len(blobs):
         extra = len(blobs) - position
-        raise BadRequest(f"unexpected additional input data for model '{model}': {extra} bytes behind the last tensor")
+        raise BadRequest(f"unexpected additional input data for model '{model}': {extra} bytes after the last tensor")
     return inputs
 
 
@@ -179,7 +179,7 @@ def input_error(index: int, name: str, datatype: str, shape: Shape, twice: bool)
         return BadRequest(f"{where}.name = '{name}' appears twice")
     if datatype not in NUMPY_TYPES:
         return BadRequest(f"{where}.datatype = '{datatype}', must be one of {', '.join(NUMPY_TYPES)}")
-    return BadRequest(f"{where}.shape has {len(shape)} dimensions, at most {MAX_DIMS} are possible")
+    return BadRequest(f"{where}.shape has {len(shape)} dimensions, the limit is {MAX_DIMS}")
 
 
 def _output(where: str, wire: WireOutput, find: FindRegion) -> RequestedOutput:
@@ -200,7 +200,7 @@ def output_parameters(where: str, parameters: Parameters) -> tuple[int, SharedMe
         raise BadRequest(f"{where}.parameters.classification = {count!r}, must be a number of classes, 0 or more")
     shared = read_region(where, parameters) if REGION in parameters else None
     if count and shared:
-        raise BadRequest(f"{where}: classification does not support shared memory output; ask for one of them")
+        raise BadRequest(f"{where}: classification does not support shared memory output; request one of them")
     return count, shared
 
 

@@ -25,9 +25,7 @@ def open_store(location: Location, options: FetchOptions) -> Store:
     module = TABLE.get(location.scheme)
     if module is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted({*TABLE, *ALIASES}))
-        raise LoadFailed(
-            f"{location.redacted}: {location.scheme}:// is not a store known here; use a path or one of {known}"
-        )
+        raise LoadFailed(f"{location.redacted}: {location.scheme}:// is not supported; use a path or one of {known}")
     try:
         opened: Store = import_module(f"{__name__}.{module}").open_store(location, options)
     except ModuleNotFoundError as error:

@@ -77,15 +77,15 @@ class HubStore:
         if status in {401, 403}:
             return LoadFailed(f"{redacted}: access was refused; set HF_TOKEN to a token that may read it")
         if status == 429 or status >= 500 or not status:
-            return TransientError(f"the hub answered {status}")
-        return LoadFailed(f"{redacted}: the hub answered {status} ({redact_text(str(error))}); check the URI")
+            return TransientError(f"the hub returned {status}")
+        return LoadFailed(f"{redacted}: the hub returned {status} ({redact_text(str(error))}); check the URI")
 
     def _entry(self, file: Any, commit: str) -> Entry:
         from huggingface_hub import hf_hub_url
 
         if not safe_relative(file.rfilename) or file.size is None:
             raise LoadFailed(
-                f"{self._location.redacted}: the hub lists {file.rfilename!r}, which cannot be a file here"
+                f"{self._location.redacted}: the hub lists {file.rfilename!r}, which is not a valid file name"
             )
         url = hf_hub_url(self._reference.repo, file.rfilename, revision=commit, endpoint=self._endpoint)
         digest = f"sha256:{file.lfs.sha256}" if file.lfs else f"git-sha1:{file.blob_id}" if file.blob_id else ""

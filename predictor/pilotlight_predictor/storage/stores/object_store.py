@@ -48,7 +48,7 @@ class ObjectStore:
             contents = self._call(attempt, prefix)
             if contents is not None:
                 return contents
-        raise UriNotFound(f"{self._location.redacted}: nothing is stored there; check the bucket and the path")
+        raise UriNotFound(f"{self._location.redacted}: nothing found; check the bucket and the path")
 
     def _object(self, key: str) -> Contents | None:
         import obstore
@@ -98,7 +98,7 @@ class ObjectStore:
             if entry is None:
                 raise ModelChanged(
                     f"{self._location.redacted}: {path} changed since this revision was deployed, and its version"
-                    f" {version} is not stored any more; deploy again with -f FILE for a new revision"
+                    f" {version} is no longer stored; deploy again with -f FILE for a new revision"
                 )
             return entry
 
@@ -152,7 +152,7 @@ class ObjectStore:
             return call(key)
         except FileNotFoundError as error:
             raise UriNotFound(
-                f"{self._location.redacted}: {key!r} is not there; check the bucket and the path"
+                f"{self._location.redacted}: {key!r} does not exist; check the bucket and the path"
             ) from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise LoadFailed(f"{self._location.redacted}: access was refused; set {self._hint}") from error
@@ -166,11 +166,11 @@ class ObjectStore:
         status = int(match[1]) if match else 0
         detail = redact_text(message)
         if status == 404:
-            return UriNotFound(f"{self._location.redacted}: the bucket is not there; check its name and the endpoint")
+            return UriNotFound(f"{self._location.redacted}: the bucket does not exist; check its name and the endpoint")
         if status in {401, 403}:
             return LoadFailed(f"{self._location.redacted}: access was refused; set {self._hint}")
         if 400 <= status < 500 and status not in _RETRIED_STATUS:
-            return LoadFailed(f"{self._location.redacted}: the store refused the request ({detail}); set {self._hint}")
+            return LoadFailed(f"{self._location.redacted}: the store rejected the request ({detail}); set {self._hint}")
         return TransientError(detail)
 
 
@@ -206,7 +206,7 @@ def _etag(meta: Any) -> str:
 def bucket_and_prefix(location: Location, advice: str) -> tuple[str, str]:
     bucket, _, prefix = location.rest.partition("/")
     if "@" in bucket:
-        raise LoadFailed(f"{location.redacted}: credentials in the URI are not read; set {advice}")
+        raise LoadFailed(f"{location.redacted}: credentials in the URI are ignored; set {advice}")
     if not bucket:
         raise LoadFailed(f"{location.redacted}: the bucket is missing; write {location.scheme}://bucket/path")
     return bucket, prefix

@@ -105,7 +105,7 @@ def read_login(host: str, environ: Mapping[str, str]) -> str:
             return b64decode(entry["auth"]).decode()
         return f"{entry['username']}:{entry['password']}" if entry.get("username") else ""
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        message = f"{ENV_CREDENTIALS} or {ENV_AUTH_FILE} is no docker config.json with auths for {host}"
+        message = f"{ENV_CREDENTIALS} or {ENV_AUTH_FILE} is not a docker config.json with auths for {host}"
         raise LoadFailed(f"{message}; write it with docker login, without a credential helper") from None
 
 
@@ -205,7 +205,7 @@ class RegistryStore:
         if media.endswith("zstd"):
             raise self._invalid(f"layer {index} is compressed with zstd; pack it with gzip or uncompressed")
         if not safe_relative(path) or not path.isprintable():
-            raise self._invalid(f"layer {index} ({media}) has the file name {path!r}, which cannot be a file here")
+            raise self._invalid(f"layer {index} ({media}) has the file name {path!r}, which is not a valid file name")
         yield replace(file, path=path)
 
     def _with_ranges(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:

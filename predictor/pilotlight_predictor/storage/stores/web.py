@@ -69,12 +69,12 @@ def raise_for_status(reply: StreamedResponse, url: str) -> None:
         return
     redacted = redact(url)
     if status in {404, 410}:
-        raise UriNotFound(f"{redacted}: the server answered {status}; check the URL")
+        raise UriNotFound(f"{redacted}: the server returned {status}; check the URL")
     if status in {401, 403}:
         raise LoadFailed(f"{redacted}: access was refused with {status}; check the URL's credentials or signature")
     if status in {408, 425, 429} or status >= 500:
-        raise TransientError(f"the server answered {status}")
-    raise LoadFailed(f"{redacted}: the server answered {status}; check the URL")
+        raise TransientError(f"the server returned {status}")
+    raise LoadFailed(f"{redacted}: the server returned {status}; check the URL")
 
 
 open_store = WebStore

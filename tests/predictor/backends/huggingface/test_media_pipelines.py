@@ -96,8 +96,8 @@ def test_whisper_transcribes_as_by_the_pipeline_without_beams(models: Path) -> N
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"no audio", "input 'audio' is no WAV file of PCM"),
-        (b"", "input 'audio' is no WAV file of PCM"),
+        (b"no audio", "input 'audio' must be a PCM WAV file"),
+        (b"", "input 'audio' must be a PCM WAV file"),
         (wav(np.zeros(100), rate=8000), "has 8000 samples a second and 100 samples, expected 16000 and at most 30 s"),
         (wav(np.zeros(100)).replace(struct.pack("<I", 16000), bytes(4)), "has 0 samples a second"),
         (wav(np.zeros(16000 * 31)), "has 16000 samples a second and 496000 samples"),

@@ -76,7 +76,7 @@ def test_the_files_choose_the_activation(tmp_path: Path, file: str, entries: dic
 def test_another_activation_is_refused(tmp_path: Path) -> None:
     entries = {"sentence_transformers": {"activation_fn": "my.Softsign"}}
     folder = write_bert(tmp_path / "ranks", "ForSequenceClassification", num_labels=1, **entries)
-    with pytest.raises(LoadFailed, match=r"activation_fn = 'my\.Softsign' is not served; Identity and Sigmoid are"):
+    with pytest.raises(LoadFailed, match=r"activation_fn = 'my\.Softsign' is not supported; use Identity or Sigmoid"):
         load_folder(folder)
 
 
@@ -94,6 +94,6 @@ def test_an_empty_text_beside_others_is_refused_where_the_tokenizer_makes_no_tok
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": None}))
     instance = load_folder(folder)
-    with pytest.raises(BadRequest, match="the text is empty: the tokenizer makes no token of it"):
+    with pytest.raises(BadRequest, match="the text is empty: the tokenizer returns no tokens for it"):
         instance.execute([request(text=["good dog"]), request(text=[""])])
     assert answers(instance, request(text=["good dog", "cat"]))

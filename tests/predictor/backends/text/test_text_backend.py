@@ -114,7 +114,7 @@ def test_the_prompt_is_repeated_as_tritons_vllm_backend_does(ask: Ask) -> None:
         ({"stop": ["a", ""]}, "stop = [\"a\",\"\"], must be a string or a list"),
         ({"n": 99}, "n = 99, must be at most 32"),
         ({"max_tokens": 500}, f"max_tokens = 500, must be at most {CONTEXT - 3}"),
-        ({"beams": 4}, "beams is not known, must be one of max_tokens"),
+        ({"beams": 4}, "beams is unknown, must be one of max_tokens"),
         ({"seed": 1.5}, "seed = 1.5, must be a whole number"),
         ({"logit_bias": False}, "logit_bias = false, must be an object of at most 1024 token numbers"),
     ],

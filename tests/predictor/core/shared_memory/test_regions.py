@@ -39,5 +39,5 @@ def test_who_computes_with_a_region_finishes_though_it_is_unregistered(regions: 
 def test_what_was_cut_off_is_not_read(regions: SharedMemory, tmp_path: Path) -> None:
     with (tmp_path / "object").open("r+b") as file:
         file.truncate(20)
-    with pytest.raises(BadRequest, match="was made shorter"):
+    with pytest.raises(BadRequest, match="shrank after it was registered"):
         regions.find(PLACE)

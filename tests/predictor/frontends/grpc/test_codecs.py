@@ -184,7 +184,7 @@ def test_a_field_with_the_number_0_is_refused_where_it_is_met(field: bytes) -> N
 def test_contents_beside_raw_contents_are_refused() -> None:
     made = typed("FP32", [1.0])
     made.raw_input_contents.append(b"\0\0\0\0")
-    assert refused(made) == "input 'x' has contents beside raw_input_contents; send one of them"
+    assert refused(made) == "input 'x' has both contents and raw_input_contents; send one of them"
 
 
 def test_reserved_parameters_are_refused() -> None:

@@ -130,7 +130,7 @@ def test_a_model_that_exits_drops_the_servers_readiness_until_it_is_loaded_again
         await house.ask("m", 1)
         verdict = house.server.readiness()
         assert not verdict.ready
-        assert verdict.reason == "model 'm': the model ended its own execution with SystemExit"
+        assert verdict.reason == "model 'm': the model raised SystemExit"
         assert house.states() == {"m/1": "UNAVAILABLE"}
         await house.control.load("m", None, {})
         assert house.server.readiness().ready

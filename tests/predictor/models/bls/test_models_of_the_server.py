@@ -249,7 +249,7 @@ def test_metrics_go_with_the_model_that_made_them(server: RunningServer, client:
 
 
 def test_a_metric_with_a_name_of_the_servers_own_is_refused(client: triton.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="nv_inference_count, which another metric of the server has"):
+    with pytest.raises(InferenceServerException, match="nv_inference_count, which is already in use"):
         client.load_model("wrong_metric")
 
 
@@ -273,7 +273,7 @@ def test_a_model_brings_another_from_bytes(server: RunningServer, client: triton
     [
         ("load nobody", "failed to load 'nobody': it is in none of the model repositories"),
         ("unload nobody", "failed to unload 'nobody': unknown model"),
-        ("files file:1/model.py", "parameters.config is needed when files are given"),
+        ("files file:1/model.py", "parameters.config is required with files"),
         ("files file:../../evil.py", "parameters['file:../../evil.py'] must be a path of the form <version>/<file>"),
         ("outside ../../evil", "model name '../../evil' is not valid: it must be one path segment"),
         ("ready plain new", "model_version = 'new', must be a number in quotes, or empty"),
@@ -300,7 +300,7 @@ def test_more_of_them_than_are_loaded_at_a_time_do_not_wait_for_each_other(
 
 
 def test_a_model_that_would_unload_itself_while_it_is_loaded_is_refused(client: triton.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="'undoes' is being loaded and waits for this itself"):
+    with pytest.raises(InferenceServerException, match="'undoes' is loading and waits for this load"):
         client.load_model("undoes", client_timeout=60)
 
 
@@ -310,7 +310,7 @@ def test_a_part_that_brings_its_own_ensemble_is_loaded(client: triton.InferenceS
 
 
 def test_two_that_bring_each_other_do_not_wait_for_ever(client: triton.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="'left' is being loaded and waits for this itself"):
+    with pytest.raises(InferenceServerException, match="'left' is loading and waits for this load"):
         client.load_model("left", client_timeout=60)
 
 

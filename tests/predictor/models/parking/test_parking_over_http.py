@@ -289,7 +289,7 @@ def test_parking_is_for_admins_and_for_servers_that_were_given_memory(serve: Ser
     refused = server.post("/v2/repository/models/one/park", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (refused.status, refused.error) == (
         400,
-        "'one' cannot be parked: this server parks none; start it with --park-memory=25%",
+        "'one' cannot be parked: parking is off; start the server with --park-memory=25%",
     )
 
 

@@ -68,7 +68,7 @@ def test_a_model_with_a_request_in_hand_does_not_park() -> None:
         part = Part()
         place, ask = berth(part)
         ask("runs")
-        with pytest.raises(Unavailable, match="has requests to answer"):
+        with pytest.raises(Unavailable, match="has requests in flight"):
             await place.park()
         await ask.all()
         assert (place.state, part.calls) == (ParkingState.AWAKE, [])

@@ -118,7 +118,7 @@ def test_a_vision_model_gets_the_parts_of_the_first_user_message(client: openai.
         ({"response_format": {"type": "xml"}}, "response_format", "type text, json_object or json_schema"),
         ({"temperature": 9}, "temperature", "must be a number from 0 to 2"),
         ({"max_completion_tokens": 5000}, "max_tokens", "max_tokens = 5000, must be at most"),
-        ({"top_logprobs": 2}, "top_logprobs", "logprobs must be true"),
+        ({"top_logprobs": 2}, "top_logprobs", "needs logprobs: true"),
         ({"extra_body": {"tempratur": 1}}, "tempratur", "is not a field of this request"),
         ({"n": 100}, "n", "n = 100, must be at most 32"),
     ],

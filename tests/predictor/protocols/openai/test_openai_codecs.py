@@ -98,7 +98,7 @@ def test_data_is_decoded_and_its_place_kept() -> None:
     assert seen["images"].array.tolist() == [b"\x00\xff"]
     assert seen["prompt"].array.tolist() == [b"look"]
     assert json.loads(seen["messages"].array[0])[0]["content"][0] == {"type": "image", "image": 0}
-    with pytest.raises(BadField, match="no data: URL in base64"):
+    with pytest.raises(BadField, match="not a base64 data: URL"):
         looked([{"type": "image_url", "image_url": {"url": "data:image/png;base64,###"}}])
 
 

@@ -139,7 +139,7 @@ def test_models_that_score_are_listed(server: RunningServer) -> None:
         ("rerank", {"query": "a" * 99_999, "documents": ["a"] * 999}, "query", "query has 99999 characters for 999"),
         ("score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1", "text_1 has 2 texts, must have 1 or as many"),
         ("score", {"text_1": "a", "text_2": 3}, "text_2", "text_2: Expected `str | array`, got `int`"),
-        ("score", {"text_1": "a", "text_2": "b", "model": "moods"}, "model", "'moods' is none that scores pairs"),
+        ("score", {"text_1": "a", "text_2": "b", "model": "moods"}, "model", "'moods' does not fit"),
     ],
 )
 def test_a_bad_request_names_its_field(

@@ -60,7 +60,7 @@ def test_a_share_whose_version_does_not_serve_is_told_once(caplog: pytest.LogCap
     versions = choice("--version-weight", "1=40", "--version-weight", "2=60")
     assert {versions.choose("m", {1}, "") for _ in range(20)} == {1}
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["'m' has a share for version 2, which does not serve: the others take it"]
+    assert told == ["'m' has traffic for version 2, which is not ready: the other versions get it"]
 
 
 def test_a_model_may_have_shares_of_its_own() -> None:
@@ -71,14 +71,14 @@ def test_a_model_may_have_shares_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--version-weight", "1=50"), "--version-weight: model.version_weights = 1=50, must be 100 together, not 50"),
-        (("--version-weight", "m/1=60", "--version-weight", "m/2=60"), "of 'm' = 1=60, 2=60, must be 100 together"),
+        (("--version-weight", "1=50"), "--version-weight: model.version_weights = 1=50, must add up to 100, not 50"),
+        (("--version-weight", "m/1=60", "--version-weight", "m/2=60"), "of 'm' = 1=60, 2=60, must add up to 100"),
         (("--version-weight", "v1=100"), "must be a number or a label given with --version-label"),
         (("--version-weight", "1=101"), "a percentage from 0 to 100"),
         (("--version-weight", "1=-1"), "a percentage from 0 to 100"),
         (("--version-weight", "1=nan"), "a percentage from 0 to 100"),
-        (("--version-label", "3=1"), "a label that is no number"),
-        (("--version-label", "v1=x"), "the number of a version"),
+        (("--version-label", "3=1"), "a label that is not a number"),
+        (("--version-label", "v1=x"), "a version number"),
     ],
 )
 def test_settings_that_cannot_hold_end_the_start(flags: tuple[str, ...], sentence: str) -> None:

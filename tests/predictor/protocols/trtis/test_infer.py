@@ -156,7 +156,7 @@ def test_a_request_without_the_header_is_told_what_it_holds(server: RunningServe
 
 def test_a_variable_dimension_must_be_said(server: RunningServer, old: Judge) -> None:
     answer = infer(server, "matrix", 'batch_size: 1 input { name: "x" byte_size: 8 }', bytes(8))
-    assert "say its dims" in old.text("RequestStatus", answer.headers["nv-status"]).msg
+    assert "set its dims" in old.text("RequestStatus", answer.headers["nv-status"]).msg
     answer = infer(server, "matrix", 'batch_size: 2 input { name: "x" dims: [ 1, 2 ] }', bytes(8))
     assert "must be 1 for 'matrix'" in old.text("RequestStatus", answer.headers["nv-status"]).msg
 

@@ -102,7 +102,7 @@ def test_a_long_document_is_read_and_written(server: RunningServer) -> None:
         ("matrix", {"instances": []}, "at least one instance"),
         ("matrix", {"instances": 1}, "at least one instance"),
         ("matrix", {"instances": [[1, 2], [3]]}, "rows differ in length"),
-        ("matrix", {"instances": [[1], 2]}, "values stand beside lists"),
+        ("matrix", {"instances": [[1], 2]}, "it mixes values and lists"),
         ("matrix", {"instances": [["a"]]}, "instances has 'a', must be a number for FP32"),
         ("matrix", {"instances": [[1e39]]}, "does not fit FP32"),
         ("matrix", {"instances": [[True]]}, "must be a number"),
@@ -131,7 +131,7 @@ def test_an_unknown_model_is_not_found_and_a_failure_is_opaque(server: RunningSe
 
 def test_only_a_model_that_explains_is_asked_to(server: RunningServer) -> None:
     answer = server.post("/v1/models/matrix:explain", {"instances": [[1]]})
-    assert (answer.status, "does not explain" in answer.error) == (501, True)
+    assert (answer.status, "has no explainer" in answer.error) == (501, True)
 
 
 def test_models_are_listed_and_say_whether_they_are_ready(server: RunningServer) -> None:

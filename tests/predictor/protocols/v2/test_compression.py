@@ -65,7 +65,7 @@ def test_what_stands_behind_a_stream_is_told_from_it_at_any_length(length: int) 
         ("gzip", gzip.compress(SMALL)[:-9], "cut off"),
         ("gzip", gzip.compress(SMALL) + b"tail", "not valid gzip"),
         ("deflate", zlib.compress(SMALL)[:-5], "cut off"),
-        ("deflate", zlib.compress(SMALL) + b"tail", "behind its end"),
+        ("deflate", zlib.compress(SMALL) + b"tail", "after its end"),
         ("deflate", gzip.compress(SMALL), "not valid deflate"),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_null_among_parameters_is_no_number(server: RunningServer) -> None:
         ("FP32", "null", "must be an array"),
         ("FP32", '"AAAA"', "must be an array"),
         ("FP32", "{}", "must be an array"),
-        ("FP32", "[" * 101 + "]" * 101, "nested more than 100 deep"),
+        ("FP32", "[" * 101 + "]" * 101, "nested deeper than 100 levels"),
     ],
 )  # fmt: skip
 def test_data_that_is_not_of_its_type_is_refused_by_name(

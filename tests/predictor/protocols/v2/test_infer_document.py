@@ -46,7 +46,7 @@ def test_outputs_come_as_they_are_asked_for(server: RunningServer, outputs: list
         ([], "Expected object"),
         ("x", "Expected object"),
         ({}, "missing required field inputs"),
-        ({"instances": [[1, 2]]}, "this is V1's body, V2 wants inputs: […]"),
+        ({"instances": [[1, 2]]}, "this is a V1 body, V2 needs inputs: […]"),
         ({"inputs": {}}, "inputs: Expected array"),
         ({"inputs": []}, "expected 1 inputs but got 0 inputs for model 'identity_fp32': missing 'x'"),
         ({"inputs": [[]]}, "inputs[0]"),
@@ -64,7 +64,7 @@ def test_outputs_come_as_they_are_asked_for(server: RunningServer, outputs: list
         ({"inputs": [{**X, "shape": [[2]]}]}, "inputs[0].shape[0]"),
         ({"inputs": [{**X, "shape": [2, 1]}]}, "unexpected shape for input 'x' for model 'identity_fp32'"),
         ({"inputs": [{**X, "shape": [3]}]}, "inputs[0].data has 2 elements, shape [3] takes 3"),
-        ({"inputs": [{**X, "shape": [1] * 65}]}, "inputs[0].shape has 65 dimensions, at most 64"),
+        ({"inputs": [{**X, "shape": [1] * 65}]}, "inputs[0].shape has 65 dimensions, the limit is 64"),
         ({"inputs": [{**X, "shape": [16, (1 << 60) + 2]}]}, "inputs[0].shape"),
         ({"inputs": [{**X, "shape": [1 << 80]}]}, "inputs[0].shape"),
         ({"inputs": [{**X, "shape": [0, 1 << 30, 1 << 30, 1 << 30], "data": []}]}, "inputs[0].shape"),
@@ -138,7 +138,7 @@ def test_sizes_that_the_graph_cannot_join_are_the_clients_mistake(server: Runnin
     inputs = [json_tensor("a", "FP32", [2], [1, 2]), json_tensor("b", "FP32", [3], [1, 2, 3])]
     answer = server.infer("loose", {"inputs": inputs})
     assert answer.status == 400
-    assert "the model refuses the input" in answer.error
+    assert "the model rejects the input" in answer.error
 
 
 @pytest.mark.parametrize(("rows", "words"), [(0, "batch dimension must be at least 1"), (9, "batch-size must be <= 8")])

@@ -39,7 +39,7 @@ def test_an_answer_that_cannot_be_encoded_is_a_500_and_not_a_silence(tmp_path: P
         (reply,) = await answers(house, "m", text)
         assert reply.status == 500
         assert isinstance(reply.body, list)
-        assert orjson.loads(b"".join(reply.body)) == {"error": "internal error; the server's log has the reason"}
+        assert orjson.loads(b"".join(reply.body)) == {"error": "internal error; see the server's log"}
         assert house.metrics.in_flight == 0
 
     play(scene())

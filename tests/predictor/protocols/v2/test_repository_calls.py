@@ -97,7 +97,7 @@ def test_a_failed_reload_keeps_what_served(explicit: RunningServer) -> None:
         (LOAD, {"parameters": {"config": {"name": "other"}}}, "must be 'one'"),
         (LOAD, {"parameters": {"config": {"max_batch_size": -1}}}, "max_batch_size"),
         (LOAD, {"parameters": {"config": {"unheard_of": 1}}}, "unheard_of"),
-        (LOAD, {"parameters": {"file:1/model.onnx": "AA=="}}, "parameters.config is needed"),
+        (LOAD, {"parameters": {"file:1/model.onnx": "AA=="}}, "parameters.config is required"),
         (LOAD, {"parameters": {"config": "{}", "file:1/model.onnx": "?"}}, "must be base64"),
         (LOAD, {"parameters": {"config": "{}", "file:1/model.onnx": 7}}, "must be base64"),
         (LOAD, {"parameters": {"config": "{}", "file:../../x": "AA=="}}, "inside the model"),
@@ -125,7 +125,7 @@ def test_a_bad_call_names_its_field(explicit: RunningServer, path: str, body: An
 def test_a_body_of_more_than_a_mebibyte_is_not_decoded(explicit: RunningServer, path: str) -> None:
     answer = explicit.post(path.format("one"), b'{"x":"' + bytes(admin.MAX_BYTES))
     assert answer.status == 413
-    assert f"takes at most {admin.MAX_BYTES}" in answer.error
+    assert f"the limit of {path.format('one')} is {admin.MAX_BYTES}" in answer.error
 
 
 @pytest.mark.parametrize("size", [1 << 19, 3 << 20], ids=["thread", "process"])

@@ -133,7 +133,7 @@ class ModelConfig:
     def set_dynamic_batching(self) -> None:
         other = next((name for name in ("sequence_batching", "ensemble_scheduling") if name in self._model_config), "")
         if other:
-            raise ValueError(f"the configuration has {other}, beside which there can be no dynamic_batching")
+            raise ValueError(f"the configuration has {other}, which excludes dynamic_batching")
         self._model_config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, bool]) -> None:

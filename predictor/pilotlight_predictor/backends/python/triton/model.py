@@ -66,7 +66,7 @@ def auto_completed_config(cls: type, spec: LoadSpec) -> ModelConfig | None:
     returned = complete(Completed(json.dumps(document)))
     if not isinstance(returned, Completed):
         kind = type(returned).__name__
-        raise LoadFailed(f"auto_complete_config of model.py returned {kind}, must be the ModelConfig that it was given")
+        raise LoadFailed(f"auto_complete_config of model.py returned {kind}, must be the ModelConfig that it received")
     whole = config_from_json(returned.as_dict(), f"auto_complete_config of model '{config.name}'")
     return replace(whole, name=config.name, raw={**whole.raw, "name": config.name})
 

@@ -127,7 +127,7 @@ class Metric:
     def increment(self, value: float) -> None:
         self._require_kind("counter", "gauge")
         if self._series.family.kind == "counter" and value < 0:
-            raise TritonModelException(f"counter {self._series.family.name} cannot fall, got {value}")
+            raise TritonModelException(f"counter {self._series.family.name} cannot decrease, got {value}")
         self._series.add(_number(value))
 
     def set(self, value: float) -> None:
@@ -155,14 +155,14 @@ def _bounds(family: "CustomFamily", buckets: Sequence[float] | None) -> tuple[fl
         return ()
     bounds = tuple(_number(bound) for bound in buckets or ())
     if not bounds or list(bounds) != sorted(set(bounds)):
-        raise TritonModelException(f"histogram {family.name} needs buckets that rise, such as [0.1, 1.0, 10.0]")
+        raise TritonModelException(f"histogram {family.name} needs increasing buckets, such as [0.1, 1.0, 10.0]")
     return bounds
 
 
 def _number(value: float) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise TritonModelException(f"a metric was given {value}, must be a finite number")
+        raise TritonModelException(f"a metric got {value}, must be a finite number")
     return number
 
 

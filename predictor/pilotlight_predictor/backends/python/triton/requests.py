@@ -103,7 +103,7 @@ class InferenceRequest:
         return False
 
     def get_response_sender(self) -> "ResponseSender":
-        raise TritonModelException("only a request that was given to execute has a response sender")
+        raise TritonModelException("only a request passed to execute has a response sender")
 
     def exec(self, decoupled: bool = False) -> Any:
         """Return the response, or an iterator of responses if `decoupled`. Failures are responses too."""
@@ -157,7 +157,7 @@ class ResponseSender:
 
     def __del__(self) -> None:
         if not self._closed:
-            self._request.send(WrongReturn("the model let go of a request without a final response"))
+            self._request.send(WrongReturn("the model dropped a request without a final response"))
 
 
 class ServedRequest(InferenceRequest):

@@ -69,7 +69,7 @@ class Tensor:
 
     def __init__(self, name: str, array: Array) -> None:
         if not isinstance(array, np.ndarray):
-            raise TritonModelException(f"Tensor {name!r} was given {type(array).__name__}, must be a numpy array")
+            raise TritonModelException(f"Tensor {name!r} got {type(array).__name__}, must be a numpy array")
         self._name = name
         self._array: Any = array.astype(np.object_) if array.dtype.kind in "SU" else array
 
@@ -94,7 +94,7 @@ class Tensor:
     def __dlpack__(self, **options: Any) -> Any:
         """Export by DLPack, after a copy of read-only arrays such as those of a request: numpy does not export them."""
         if self._array.dtype == object:
-            raise TritonModelException(f"tensor {self._name!r} holds strings, which DLPack does not know: use as_numpy")
+            raise TritonModelException(f"tensor {self._name!r} holds strings, unsupported by DLPack: use as_numpy")
         if not self._array.flags.writeable:
             self._array = self._array.copy()
         options = {name: value for name, value in options.items() if value is not None}
@@ -158,7 +158,7 @@ def _parameters(parameters: Parameters | str | None) -> Parameters:
     try:
         values = json.loads(parameters) if isinstance(parameters, str) and parameters else parameters or {}
     except ValueError:
-        raise TritonModelException("parameters of a response are no JSON, must be a map or its JSON") from None
+        raise TritonModelException("parameters of a response are not JSON, must be a map or its JSON") from None
     if not isinstance(values, Mapping):
         raise TritonModelException(f"parameters of a response are {type(values).__name__}, must be a map")
     for name, value in values.items():

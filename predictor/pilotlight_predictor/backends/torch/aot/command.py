@@ -49,10 +49,10 @@ def _compile(arguments: argparse.Namespace) -> Path:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=program, description="Compile a safetensors model with its model.py, so that it starts without torch."
+        prog=program, description="Compile a safetensors model with its model.py, to start it without torch."
     )
     parser.add_argument("path", metavar="PATH", help="model.safetensors, or the folder that it and model.py lie in")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; the code is made for that device")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; the target of the code")
     parser.add_argument("--largest-batch", type=int, default=64, metavar="N", help="rows in one request (default 64)")
     parser.add_argument(
         "--shape", action="append", default=[], metavar="NAME=1,77", help="an example's shape; may be repeated"

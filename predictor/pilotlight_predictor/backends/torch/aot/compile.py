@@ -68,7 +68,7 @@ def wrap_module(loaded: LoadedModule) -> "torch.nn.Module":
 
     if not loaded.inputs:
         hint = 'INPUTS = {"x": ("FP32", [-1, 4])}'
-        raise LoadFailed(f"model.py does not say what it takes: add {hint} and OUTPUTS likewise, then compile again")
+        raise LoadFailed(f"model.py does not declare its inputs: add {hint} and OUTPUTS likewise, then compile again")
     binding = bind(loaded.arguments, [tensor.name for tensor in loaded.inputs])
     names = [tensor.name for tensor in loaded.inputs]
     out_names = [tensor.name for tensor in loaded.outputs]
@@ -162,7 +162,7 @@ def compile_model(request: CompileRequest) -> Path:
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     if file_kind(request.weights) != "safetensors":
-        raise LoadFailed(f"{request.weights.name} is no safetensors model: only those, with a model.py, are compiled")
+        raise LoadFailed(f"{request.weights.name} is not a safetensors model with a model.py, which is required")
     spec = LoadSpec(ModelConfig(name="model"), 1, request.weights, request.weights.parent, request.device)
     loaded = load_module(spec)
     wrapped = wrap_module(loaded).eval()

@@ -97,9 +97,9 @@ def incompatibility(required: Machine, ours: Machine, flags: frozenset[str]) -> 
         ("compute capability", required.sm, ours.sm),
     ):
         if needed != present:
-            return f"it was compiled for {name} {needed or 'none'}, and here is {present or 'none'}"
+            return f"it was compiled for {name} {needed or 'none'}, this machine has {present or 'none'}"
     if _numbers(required.glibc) > _numbers(ours.glibc):
-        return f"it was compiled with glibc {required.glibc}, and here is {ours.glibc or 'another C library'}"
+        return f"it was compiled with glibc {required.glibc}, this machine has {ours.glibc or 'another C library'}"
     missing = sorted(ISAS.get(required.isa, frozenset({required.isa})) - flags)
     return f"it was compiled for {required.isa}, and this processor has no {', '.join(missing)}" if missing else ""
 
@@ -178,12 +178,12 @@ def find_package(weights: Path, device: str, index: int, trusted: Sequence[str])
 def _changed(package: Package, weights: Path, tensors: str, module: str) -> str:
     """Return which source of a package has changed since its compilation; empty if none has."""
     if package.weights != tensors:
-        return "the tensors of the weights are others than those it was compiled from"
+        return "the weights' tensors differ from those it was compiled from"
     if package.module != module:
-        return "model.py is another than the one it was compiled from"
+        return "model.py differs from the one it was compiled from"
     values = tensor_hashes(weights, package.inlined) if package.inlined else {}
     other = sorted(name for name, known in package.inlined.items() if values.get(name) != known)
-    return f"the values of {other[0]} are others, and those are part of the code: compile it again" if other else ""
+    return f"the values of {other[0]} differ, and they are part of the code: compile it again" if other else ""
 
 
 def tensor_hashes(weights: Path, names: Collection[str]) -> dict[str, str]:
@@ -207,5 +207,5 @@ def untrusted_reason(folder: Path, package: Package, trusted: Sequence[str]) -> 
             if path.is_relative_to(Path(each).expanduser().resolve()):
                 return ""
         elif each.lower() == package.library:
-            return "" if sha256(folder / LIBRARY) == package.library else f"{LIBRARY} is not the one of its manifest"
-    return f"it is native code that nobody vouched for; if you do: --trust-compiled {path}"
+            return "" if sha256(folder / LIBRARY) == package.library else f"{LIBRARY} differs from its manifest"
+    return f"it is native code that is not trusted; to trust it: --trust-compiled {path}"

@@ -319,7 +319,7 @@ def _inputs(head: Head, blobs: list[memoryview], find: FindRegion) -> Inputs:
     rest = iter(blobs)
     for name, datatype, shape, contents, place in head.inputs:
         if contents:
-            raise BadRequest(f"input '{name}' has contents beside raw_input_contents; send one of them")
+            raise BadRequest(f"input '{name}' has both contents and raw_input_contents; send one of them")
         blob = next(rest) if place is None else find(place).toreadonly()
         decoded[name] = decode_raw(f"input '{name}'", datatype, shape, blob)
     return decoded

@@ -55,7 +55,7 @@ def decode_contents(where: str, datatype: str, shape: Shape, data: memoryview) -
     if datatype == "BYTES":
         check_strings(where, count)
     elif count > MAX_TYPED or len(data) > 12 * count + 16 * MAX_UNPACKED:
-        most = f"at most {MAX_TYPED} are taken; send more in raw_input_contents"
+        most = f"the limit is {MAX_TYPED}; send more in raw_input_contents"
         raise BadRequest(f"{where}.contents.{name} does not fit shape {list(shape)} of {count} elements, or {most}")
     array = _concatenate(f"{where}.contents.{name}", datatype, _pieces(where, datatype, number, name, data))
     if array.size != count:
@@ -63,7 +63,7 @@ def decode_contents(where: str, datatype: str, shape: Shape, data: memoryview) -
     try:
         return Tensor(datatype, array.reshape(shape))
     except ValueError:  # with a dimension of 0, numpy still checks the product of the others
-        raise BadRequest(f"{where}: shape {list(shape)} is too large, though it has no elements") from None
+        raise BadRequest(f"{where}: shape {list(shape)} is too large") from None
 
 
 def _pieces(where: str, datatype: str, number: int, name: str, data: memoryview) -> list[tuple[int, Any]]:

@@ -25,7 +25,7 @@ def test_a_service_is_deployed_asked_falls_to_zero_and_is_woken_by_the_next_requ
     asleep = platform.wait_phase("Standby")
     assert asleep.revisions[0].model_state == "Standby"
     assert asleep.revisions[0].ready == asleep.revisions[0].desired == 0
-    assert asleep.revisions[0].decision.startswith("0: nothing asked for 6 s")
+    assert asleep.revisions[0].decision.startswith("0: no requests for 6 s")
     platform.wait(lambda: not platform.replicas(), "the process to end")
 
     woken = platform.ask()
@@ -33,7 +33,7 @@ def test_a_service_is_deployed_asked_falls_to_zero_and_is_woken_by_the_next_requ
     assert int(woken.headers["x-pilotlight-cold-start"]) > 0
     platform.wait(lambda: platform.status().revisions[0].cold_starts == 1, "the cold start to be counted")
     assert platform.status().revisions[0].cold_start["total"] > 0
-    assert any(event == "Scaled: 1: a request waits" for event in platform.events())
+    assert any(event == "Scaled: 1: a request is waiting" for event in platform.events())
 
 
 def test_a_second_revision_takes_over_without_a_failed_request(platform: Platform) -> None:
@@ -94,7 +94,7 @@ def test_a_reset_takes_back_what_was_set_by_hand_though_the_document_is_the_same
 def test_shares_must_be_of_known_revisions_and_add_up(platform: Platform) -> None:
     platform.deploy(serverless())
     name = platform.wait_phase("Ready").revisions[0].name
-    with pytest.raises(NotFound, match="no revision is called nobody"):
+    with pytest.raises(NotFound, match="unknown revision nobody"):
         platform.target.traffic(KEY, [Share("nobody", 100)])
     with pytest.raises(UsageError, match="add up to 90"):
         platform.target.traffic(KEY, [Share(name, 90)])
@@ -176,7 +176,7 @@ def test_a_deployment_is_replaced_without_a_failed_request(platform: Platform) -
 
 def test_what_one_machine_cannot_do_is_refused_with_the_reason(platform: Platform) -> None:
     text = (Path(__file__).parents[3] / "examples" / "services" / "deepseek-multi-node.yaml").read_text()
-    with pytest.raises(PlatformError, match="local runs no images but our own predictor; use --target kubernetes"):
+    with pytest.raises(PlatformError, match="local runs only the Pilotlight predictor image; use --target kubernetes"):
         platform.deploy(text)
     assert platform.target.list(None) == ()
 

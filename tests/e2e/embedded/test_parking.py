@@ -72,7 +72,7 @@ def test_two_services_share_one_gpu_parked_in_turn_through_a_restart_of_the_plat
         reply = platform.ask("/first/v2/models/first/infer", ASKED)
         assert reply.json()["outputs"][0]["data"] == [8]
         gave_way = platform.wait_phase("Parked", name="second")
-        assert gave_way.revisions[0].decision == "0: its GPU goes to default/first, which is asked"
+        assert gave_way.revisions[0].decision == "0: preempted, its GPU goes to default/first"
         assert set(platform.replicas()) == processes
 
         platform.target.delete(("default", "second"))

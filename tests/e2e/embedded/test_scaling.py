@@ -74,13 +74,13 @@ def test_load_beyond_the_target_brings_replicas_up_to_the_maximum_and_they_go_ag
     platform.wait_phase("Ready", name="slow")
     with asked(platform, 6, slow(0.08)) as seen:
         platform.wait(lambda: row(platform).ready == 3, "three replicas")
-        parts = ("maximum 3", "concurrent over", "/ 1.4 each")  # 70 % of 2
+        parts = ("maximum 3", "concurrent requests over", "target 1.4 per replica")  # 70 % of 2
         platform.wait(lambda: says(platform, *parts), "the maximum to be the reason")
     assert set(seen) == {200}
-    assert platform.wait_phase("Standby", name="slow").revisions[0].decision == "0: nothing asked for 6 s"
+    assert platform.wait_phase("Standby", name="slow").revisions[0].decision == "0: no requests for 6 s"
     reasons = [event for event in platform.events() if event.startswith("Scaled")]
     assert any(event.startswith("Scaled: 3:") for event in reasons)
-    assert reasons[-1] == "Scaled: 0: nothing asked for 6 s"
+    assert reasons[-1] == "Scaled: 0: no requests for 6 s"
 
 
 @pytest.mark.long  # the same decisions, without processes: tests of the scaler and of the life of a KPA
@@ -95,7 +95,7 @@ def test_a_service_begins_with_its_initial_scale_wakes_with_its_activation_scale
     platform.wait_phase("Standby", name="slow")
     assert platform.ask("/slow/v2/models/slow/infer", slow()).status == 200
     platform.wait(lambda: row(platform).ready == 2, "two by activation")
-    assert "Scaled: 2: a request waits" in platform.events()
+    assert "Scaled: 2: a request is waiting" in platform.events()
     platform.target.scale(("default", "slow"), {"minReplicas": 1})
     platform.wait(lambda: (row(platform).ready, row(platform).desired) == (1, 1), "one to stay")
     held = row(platform).decision
@@ -143,7 +143,7 @@ def test_a_deployment_at_zero_is_woken_by_a_request_held_while_asked_and_falls_a
     assert woken.status == 200  # longer than the cooldown: a request in flight is asking
     assert "x-pilotlight-cold-start" in woken.headers
     # What is told meanwhile depends on whether the slow answer was scraped before: latency may ask for a second one.
-    assert platform.wait_phase("Standby", name="slow").revisions[0].decision == "0: nothing asked for 4 s"
+    assert platform.wait_phase("Standby", name="slow").revisions[0].decision == "0: no trigger active for 4 s"
 
 
 # Beyond the small evaluator: only a Prometheus can answer it.
@@ -210,10 +210,10 @@ def test_a_prometheus_that_is_given_is_asked_the_documents_own_query(tmp_path: P
         with Platform(tmp_path / "home", flags=("--prometheus", address)) as platform:
             deploy_changed(platform, custom(model), hasty)
             platform.wait_phase("Ready", name="slow")
-            platform.wait(lambda: "keda 0 / 1" in row(platform).decision, "the first answer")
+            platform.wait(lambda: "keda 0, target 1" in row(platform).decision, "the first answer")
             StandIn.answer = "2"
             platform.wait(lambda: row(platform).ready == 2, "a second replica")
-            assert any(event.startswith("Scaled: 2: keda 2 / 1 × 1 ready") for event in platform.events())
+            assert any(event.startswith("Scaled: 2: keda 2, target 1, 1 ready") for event in platform.events())
         server.shutdown()
     assert BEYOND.replace("%s", "slow") in StandIn.queries[0]
 
@@ -226,7 +226,7 @@ def test_a_real_prometheus_decides_from_what_it_scraped_of_our_replicas(tmp_path
         labels = {"inference_service": "slow", "namespace": "default"}
         (port,) = {port_of(pid) for pid in p.replicas()}
         targets.write_text(json.dumps([{"targets": [f"127.0.0.1:{port}"], "labels": labels}]))
-        p.wait(lambda: "keda 0 / 1" in row(p).decision, "an idle service to be a real 0")
+        p.wait(lambda: "keda 0, target 1" in row(p).decision, "an idle service to be a real 0")
         with asked(p, 4, slow(0.2)):
             p.wait(lambda: row(p).ready == 2, "a second replica")
             assert any(event.startswith("Scaled: 2: keda") for event in p.events())

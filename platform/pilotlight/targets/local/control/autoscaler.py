@@ -58,7 +58,7 @@ class Autoscaler:
         count = activation_replicas(unit.bounded(run.override_of(unit.name)))
         if unit.desired < count:
             state = unit.decision.state if unit.decision else None
-            self._apply(run, unit, Decision(count, f"{count}: a request waits", state, "activation"))
+            self._apply(run, unit, Decision(count, f"{count}: a request is waiting", state, "activation"))
         self._active.set()
 
     def preempt(self, run: ServiceRun, unit: Unit, service: str) -> None:
@@ -67,13 +67,13 @@ class Autoscaler:
         The samples still in its window cannot scale it up again: a unit at zero is skipped until a request waits or
         its lower bound rises.
         """
-        self._apply(run, unit, Decision(0, f"0: its GPU goes to {service}, which is asked", rule="yield"))
+        self._apply(run, unit, Decision(0, f"0: preempted, its GPU goes to {service}", rule="yield"))
 
     async def _loop(self) -> None:
         while True:
             await self._active.wait()
             await asyncio.sleep(TICK_S)
-            with log_and_continue("the autoscaler's beat"):
+            with log_and_continue("the autoscaler loop"):
                 if not self._tick(self._clock()):
                     self._active.clear()
 
@@ -171,7 +171,7 @@ class GpuPreemption:
                 self._autoscaler.preempt(preempted, unit, f"{replica.namespace}/{replica.service}")
                 self._reconcile_service(preempted)
             if not victims and self._supervisor.evict_blocked(replica.id, self._publisher.retiring):
-                message = "ended while parked: others have its GPU, and another one is free"
+                message = "stopped while parked: its GPU is in use and another one is free"
                 self._events.record(run.key, f"Replica/{replica.id}", "Moved", message)
 
     def _is_idle(self, replica: Replica) -> bool:

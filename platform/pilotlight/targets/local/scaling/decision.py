@@ -31,7 +31,7 @@ def _kpa(rules: Kpa, observed: Observed, state: KpaDecisionState | None, now: fl
         state = KpaDecisionState(kpa.initial_state(observed.ready, now), kpa.initial_phase(rules, observed, now))
     phase = state.phase
     if _is_idle(rules, observed, phase):
-        return Decision(0, f"0: nothing asked for {rules.window_s:g} s", state, "zero")
+        return Decision(0, f"0: no requests for {rules.window_s:g} s", state, "zero")
     load = kpa.measure_load(rules, observed, phase, now)
     recommendation = kpa.recommend(rules, load, observed.ready, observed.reachable, state.autoscaler, now)
     busy = observed.waiting + observed.in_flight
@@ -59,7 +59,7 @@ def _decision(
     result: kpa.ScaleResult,
     state: KpaDecisionState,
 ) -> Decision:
-    """Build the decision and its reason: `4: 37.2 concurrent over 60 s / 7 each, burst capacity -211`."""
+    """Build the decision and its reason: `4: 37.2 concurrent requests over 60 s, target 10 per replica`."""
     if result.desired is None:
         held = observed.replicas
         if not observed.was_ready and observed.reachable:  # never ready yet: at least its initial scale
@@ -67,13 +67,12 @@ def _decision(
         start = f"held at {held}" if held else "0"
         return Decision(held, f"{start}: {result.note}", state, result.rule)
     if result.desired == 0:
-        note = result.note or f"nothing asked for {rules.window_s:g} s"
+        note = result.note or f"no requests for {rules.window_s:g} s"
         return Decision(0, f"0: {note}", state, result.rule or "zero")
     if result.rule == "window":
         return Decision(result.desired, f"{result.desired}: {result.note}", state, result.rule)
-    burst = f", burst capacity {recommendation.excess:g}" if rules.burst_capacity > 0 else ""
     note = f", {result.note}" if result.note else ""
-    reason = f"{result.desired}: {recommendation.reason}{note}{burst}"
+    reason = f"{result.desired}: {recommendation.reason}{note}"
     return Decision(result.desired, reason, state, result.rule or recommendation.rule)
 
 

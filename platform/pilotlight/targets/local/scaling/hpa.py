@@ -48,7 +48,7 @@ def decide(
     best, missing = largest_proposal(rules.metrics, values, observed, current, rules.tolerance)
     if best is None:
         names = " and ".join(missing)
-        return HpaResult(current, f"held at {current}: nobody could tell {names}", "missing", history)
+        return HpaResult(current, f"held at {current}: {names} has no value", "missing", history)
     steady, history = stabilize(rules, history, best.count, current, now)
     count, note = limit_rate(rules, history, steady, current, now)
     history = record_scale_event(rules, history, current, count, now)
@@ -79,22 +79,22 @@ def propose(metric: Metric, value: float, current: int, ready: int, tolerance: f
     Utilization   ceil(ready × mean / target); on scale-up, starting replicas count as idle
     """
     if metric.kind == "AverageValue" and metric.source not in ("cpu", "memory"):
-        reason = f"{_amount(metric, value)} / {metric.target:g} each"
+        reason = f"{_amount(metric, value)}, target {metric.target:.4g} per replica"
         if current and _within_tolerance(value / (metric.target * current), tolerance):
-            return Proposal(current, f"{reason}, within {tolerance:.0%}")
+            return Proposal(current, f"{reason}, within the tolerance of {tolerance:.0%}")
         return Proposal(_ceil(value / metric.target), reason)
     ratio = value / metric.target
-    reason = f"{_amount(metric, value)} / {_amount(metric, metric.target)[len(metric.name) + 1 :]}"
+    reason = f"{_amount(metric, value)}, target {_amount(metric, metric.target)[len(metric.name) + 1 :]}"
     if current == 0:
         return Proposal(_ceil(ratio), reason)
     # As the HPA controller: on scale-up unready pods count with 0 usage, so that a slow start does not scale further.
     starting = max(0, current - ready) if metric.source in ("cpu", "memory") and ratio > 1 else 0
     spread = ratio * ready / (ready + starting) if starting else ratio
     if _within_tolerance(spread, tolerance) or (starting and spread < 1):
-        return Proposal(current, f"{reason}, within {tolerance:.0%}")
+        return Proposal(current, f"{reason}, within the tolerance of {tolerance:.0%}")
     count = _ceil(ratio * ready)
     reversed_direction = starting and count < current  # the correction must not turn a scale-up into a scale-down
-    return Proposal(current if reversed_direction else count, f"{reason} × {ready} ready")
+    return Proposal(current if reversed_direction else count, f"{reason}, {ready} ready")
 
 
 def initial_history(current: int, now: float) -> History:
@@ -161,7 +161,7 @@ def _policy_limit(rules: ScalingRules, history: History, current: int, now: floa
 
 def _policy_note(rules: ScalingRules, word: str) -> str:
     if rules.select == "Disabled":
-        return f"none {word} allowed"
+        return f"scaling to {word} replicas is disabled"
     steps = (f"{p.value}{' %' if p.type == 'Percent' else ''} {word} in {p.period_s:g} s" for p in rules.policies)
     return f"at most {(' or ' if rules.select == 'Max' else ' and ').join(steps)}"
 
@@ -188,7 +188,7 @@ def _result(
 ) -> HpaResult:
     if steady != best.count:
         side, rule = ("scale-down", rules.down) if best.count < steady else ("scale-up", rules.up)
-        reason = f"{side} window of {rule.window_s:g} s, {best.count} by {best.reason}"
+        reason = f"{side} window of {rule.window_s:g} s, {best.count} wanted by {best.reason}"
         start = f"held at {count}" if count == current else f"{count}"
         return HpaResult(count, f"{start}: {reason}" + (f", {note}" if note else ""), "window", history)
     rule_word: Rule = "bound" if note.startswith(("maximum", "minimum")) else "policy" if note else "metrics"

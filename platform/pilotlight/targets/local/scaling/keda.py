@@ -53,7 +53,7 @@ def decide(rules: Hpa, observed: Observed, state: KedaState | None, now: float) 
         return Decision(count, f"{count}: paused", state, "paused")
     busy = observed.waiting or observed.in_flight or observed.samples or observed.metrics
     if rules.keda and state.wanted == 0 and not busy:  # fast path of the common case: idle at zero
-        return Decision(0, "0: nothing asks for it", state, "zero")
+        return Decision(0, "0: no trigger is active", state, "zero")
     triggered, state = _evaluate_triggers(rules, observed, state, now)
     if rules.keda and (step := _scale_from_or_to_zero(rules, observed, triggered, state, now)) is not None:
         return step
@@ -88,16 +88,16 @@ def _scale_from_or_to_zero(
         return _activate(rules, triggered, state, now)
     if triggered.failed and (rules.fallback is None or rules.fallback.replicas):
         failed = " and ".join(triggered.failed)
-        return None if current else _decision(0, f"0: {failed} cannot be asked", state, "failed")
+        return None if current else _decision(0, f"0: {failed} cannot be read", state, "failed")
     floor = rules.idle_replicas if rules.idle_replicas is not None else 0 if rules.min_replicas == 0 else None
     if floor is not None and current > floor:
         passed, period, _ = _idle_for(rules, observed, state, now)
         if rules.paused_in or passed <= period:
             return None
-        return _decision(floor, f"{floor}: nothing asked for {period:g} s", state, "zero" if floor == 0 else "idle")
+        return _decision(floor, f"{floor}: no trigger active for {period:g} s", state, "zero" if floor == 0 else "idle")
     if floor is None and current < rules.min_replicas:
         return _decision(rules.min_replicas, f"{rules.min_replicas}: minimum", state, "minimum")
-    return _decision(current, f"{current}: nothing asks for it", state, "zero") if current in (0, floor) else None
+    return _decision(current, f"{current}: no trigger is active", state, "zero") if current in (0, floor) else None
 
 
 def _activate(rules: Hpa, triggered: TriggerValues, state: KedaState, now: float) -> Decision | None:
@@ -238,7 +238,7 @@ def _is_active(metric: Metric, value: float | None) -> bool:
 def _active_reason(metric: Metric, value: float | None) -> str:
     if value is None:
         return f"{metric.name} has a fallback"
-    return f"{metric.name} {value:.4g} is above {metric.activation:g}"
+    return f"{metric.name} {value:.4g} is above its activation threshold {metric.activation:g}"
 
 
 def _composite(

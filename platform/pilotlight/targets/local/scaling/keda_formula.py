@@ -66,7 +66,7 @@ def _compiled(text: str) -> Node:
     reader = _Reader(_tokens(text))
     node = reader.expression(0, 0)
     if reader.peek():
-        raise FormulaError(f"must be one formula; {reader.peek()} is too much")
+        raise FormulaError(f"must be one formula; unexpected {reader.peek()}")
     return node
 
 

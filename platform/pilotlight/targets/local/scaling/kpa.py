@@ -132,7 +132,7 @@ def recommend(rules: Kpa, load: Load, ready: int, reachable: bool, state: KpaSta
         if panic > stable:
             reason = _reason(rules, load.panic, panic_window_s(rules), each)
         held = largest > max(stable, panic)
-        reason += f", {'no step down in panic' if held else 'panic'}"
+        reason += f", {'no scale-down in panic mode' if held else 'panic mode'}"
         state = replace(state, panic_replicas=largest)
         desired, rule = largest, "panic"
     if reachable and rules.scale_down_delay_s > 0:
@@ -155,8 +155,8 @@ def _limited(rules: Kpa, wanted: int, ready: int, reachable: bool) -> int:
 def _limit_note(wanted: int, limited: int, ready: int) -> str:
     """Explain a count that differs from load divided by target."""
     if limited > max(wanted, 1):
-        return f", at least {limited} in one step" if wanted < limited <= ready else ", activation scale"
-    return f", at most {limited} in one step" if limited < wanted else ""
+        return f", not below {limited} in one step" if wanted < limited <= ready else ", activation scale"
+    return f", not above {limited} in one step" if limited < wanted else ""
 
 
 def _update_delay_window(rules: Kpa, state: KpaState, desired: int, now: float) -> tuple[tuple[int, int], ...]:
@@ -169,8 +169,9 @@ def _update_delay_window(rules: Kpa, state: KpaState, desired: int, now: float) 
 
 
 def _reason(rules: Kpa, value: float, window_s: float, each: float) -> str:
-    unit = "requests/s" if rules.metric == "rps" else "concurrent"
-    return f"{value:.3g} {unit} over {window_s:g} s / {each:g} each"
+    unit = "requests/s" if rules.metric == "rps" else "concurrent requests"
+    amount = "under 0.01" if 0 < value < 0.01 else f"{value:.3g}"
+    return f"{amount} {unit} over {window_s:g} s, target {each:.3g} per replica"
 
 
 def initial_phase(rules: Kpa, observed: Observed, now: float) -> Phase:
@@ -209,8 +210,8 @@ def _scale_to_zero(rules: Kpa, observed: Observed, phase: Phase, now: float) -> 
     if phase.state == "active":
         # Hold for one more decision before going inactive: Knative first reprograms the network to the activator.
         if passed >= rules.window_s:
-            return ScaleResult(None, 0, f"nothing asked for {rules.window_s:g} s, about to go", "grace")
-        return ScaleResult(1, 1, f"active for {passed:.0f} s of at least {rules.window_s:g} s", "window")
+            return ScaleResult(None, 0, f"no requests for {rules.window_s:g} s, about to scale to zero", "grace")
+        return ScaleResult(1, 1, f"active for {passed:.0f} s, the stable window is {rules.window_s:g} s", "window")
     return _last_replica(rules, observed, phase, now)
 
 
@@ -220,10 +221,10 @@ def _last_replica(rules: Kpa, observed: Observed, phase: Phase, now: float) -> S
     if inactive >= max(rules.grace_s, retention):
         return ScaleResult(0, 0)
     if inactive < retention:
-        return ScaleResult(None, 0, f"retention of {retention:g} s", "retention")
+        return ScaleResult(None, 0, f"retention period of {retention:g} s", "retention")
     if phase.held_since is not None and now - phase.held_since >= rules.grace_s:
         return ScaleResult(0, 0)
-    return ScaleResult(None, 0, f"grace of {rules.grace_s:g} s", "grace")
+    return ScaleResult(None, 0, f"grace period of {rules.grace_s:g} s", "grace")
 
 
 def next_phase(rules: Kpa, want: int, excess: float, observed: Observed, phase: Phase, now: float) -> Phase:

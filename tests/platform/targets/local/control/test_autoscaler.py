@@ -95,7 +95,7 @@ def test_one_that_gave_its_gpu_away_stays_at_zero_until_it_is_asked() -> None:
     stage.beat(0.0, concurrency=2.0)
     assert stage.unit.desired > 0
     stage.scaler.preempt(stage.run, stage.unit, "default/other")
-    assert stage.decisions[-1].reason == "0: its GPU goes to default/other, which is asked"
+    assert stage.decisions[-1].reason == "0: preempted, its GPU goes to default/other"
     stage.crew.replicas = [replica(state="parking")]
     stage.unit.traffic.report(BackendReport("default", "iris", "iris-predictor", NAME, 0.0, 0, 0, 0, 0), 1.0)
     stage.beat(1.0)
@@ -117,7 +117,7 @@ def test_a_waiting_request_wakes_without_a_beat_and_tells_why() -> None:
     stage = asleep(Kpa())
     stage.scaler.wake(stage.run, stage.unit, 1)
     assert stage.unit.desired == 1
-    assert [decision.reason for decision in stage.decisions] == ["1: a request waits"]
+    assert [decision.reason for decision in stage.decisions] == ["1: a request is waiting"]
     stage.scaler.wake(stage.run, stage.unit, 2)
     assert len(stage.decisions) == 1
 
@@ -158,7 +158,7 @@ def test_without_load_it_falls_to_zero_and_the_beat_rests() -> None:
         beats += 1
         stage.beat(float(beats))
     assert stage.unit.desired == 0
-    assert stage.decisions[-1].reason == "0: nothing asked for 6 s"
+    assert stage.decisions[-1].reason == "0: no requests for 6 s"
     stage.crew.replicas = []
     assert not stage.beat(float(beats + 1))
 
@@ -187,7 +187,7 @@ def test_a_revision_that_nothing_leads_to_goes_to_zero_and_says_so() -> None:
     old = run.units[NAME]
     assert old.desired == 0
     assert old.decision is not None
-    assert old.decision.reason == "0: no traffic and no tag leads to it"
+    assert old.decision.reason == "0: it has no traffic and no tag"
 
 
 def test_how_many_a_start_an_activation_and_the_minimum_are() -> None:

@@ -153,7 +153,7 @@ def decided(values: dict[str, float | None], current: int, rules: Hpa) -> hpa.Hp
 def test_the_largest_proposal_wins() -> None:
     rules = Hpa(1, 20, (VALUE, SHARED), DEFAULT_UP, DEFAULT_DOWN)
     found = decided({"latency": 0.6, "requests": 70.0}, 4, rules)
-    assert (found.desired, found.reason) == (7, "7: requests 70 / 10 each")
+    assert (found.desired, found.reason) == (7, "7: requests 70, target 10 per replica")
 
 
 def test_a_missing_metric_does_not_stop_a_step_up() -> None:
@@ -164,7 +164,7 @@ def test_a_missing_metric_does_not_stop_a_step_up() -> None:
 def test_a_missing_metric_stops_a_step_down() -> None:
     rules = Hpa(2, 6, (CPU, VALUE), DEFAULT_UP, DEFAULT_DOWN)
     found = decided({"cpu": 28.0, "latency": None}, 5, rules)
-    assert (found.desired, found.reason) == (5, "held at 5: nobody could tell latency")
+    assert (found.desired, found.reason) == (5, "held at 5: latency has no value")
 
 
 def test_no_metric_at_all_leaves_everything_as_it_is() -> None:
@@ -177,13 +177,13 @@ def test_the_reason_names_the_window_that_holds() -> None:
     found = hpa.decide(rules, {"cpu": 10.0}, Observed(3, 3), 3, history, NOW)
     assert (found.desired, found.reason) == (
         3,
-        "held at 3: scale-down window of 300 s, 1 by cpu 10 % / 50 % × 3 ready",
+        "held at 3: scale-down window of 300 s, 1 wanted by cpu 10 %, target 50 %, 3 ready",
     )
 
 
 def test_the_reason_names_the_policy_that_limits() -> None:
     found = decided({"cpu": 500.0}, 2, hpa_rules(1, 100, ScalingRules(policies(1, 60, 0, 0))))
-    assert (found.desired, found.reason) == (3, "3: cpu 500 % / 50 % × 2 ready, at most 1 more in 60 s")
+    assert (found.desired, found.reason) == (3, "3: cpu 500 %, target 50 %, 2 ready, at most 1 more in 60 s")
 
 
 @pytest.mark.parametrize(("current", "bound"), [(12, 10), (1, 2)])

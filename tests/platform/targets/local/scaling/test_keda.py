@@ -53,7 +53,7 @@ def test_not_active_goes_up_to_the_minimum() -> None:
 @pytest.mark.parametrize(("low", "count"), [(0, 1), (5, 5)])
 def test_active_goes_from_zero_to_the_minimum_or_one(low: int, count: int) -> None:
     found = Object(scaled(low), 0).ask(queue=50.0)
-    assert (found.desired, found.reason) == (count, f"{count}: queue 50 is above 0")
+    assert (found.desired, found.reason) == (count, f"{count}: queue 50 is above its activation threshold 0")
 
 
 def test_not_active_goes_to_the_idle_count() -> None:
@@ -76,7 +76,7 @@ def test_below_the_activation_threshold_even_a_large_value_keeps_it_at_zero() ->
 
 def test_one_waiting_request_wakes_at_once() -> None:
     found = Object(scaled(0, REQUESTS, LATENCY), 0).ask(waiting=1)
-    assert (found.desired, found.reason) == (1, "1: requests 1 is above 0")
+    assert (found.desired, found.reason) == (1, "1: requests 1 is above its activation threshold 0")
 
 
 def test_latency_alone_never_wakes() -> None:
@@ -89,7 +89,7 @@ def test_zero_comes_after_the_cooldown() -> None:
     held = found.ask(300, queue=0.0)
     assert (held.desired, held.reason) == (1, "held at 1: cooldown of 300 s, 0 s left")
     gone = found.ask(1, queue=0.0)
-    assert (gone.desired, gone.reason) == (0, "0: nothing asked for 300 s")
+    assert (gone.desired, gone.reason) == (0, "0: no trigger active for 300 s")
 
 
 def test_a_new_object_gets_its_initial_cooldown() -> None:
@@ -120,7 +120,7 @@ def test_requests_are_averaged_over_a_poll() -> None:
     samples = [Sample(100.0 + i, 30.0 if i % 2 else 20.0, 1) for i in range(15)]
     seen = Observed(1, 1, samples, in_flight=30)
     found = decide(scaled(0, REQUESTS), seen, None, 114.5)
-    assert (found.desired, found.reason) == (3, "3: requests 24.67 / 10 each")
+    assert (found.desired, found.reason) == (3, "3: requests 24.67, target 10 per replica")
 
 
 FALLBACKS = [
@@ -203,7 +203,7 @@ def test_forced_activation_keeps_one() -> None:
 def test_cpu_alone_is_always_active() -> None:
     cpu = Metric("cpu", "cpu", "Utilization", 50)
     found = Object(scaled(1, cpu), 2, active=True).ask(cpu=100.0)
-    assert (found.desired, found.reason) == (4, "4: cpu 100 % / 50 % × 2 ready")
+    assert (found.desired, found.reason) == (4, "4: cpu 100 %, target 50 %, 2 ready")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_panic_holds_the_count_until_a_stable_window_has_passed() -> None:
     assert found.desired == 100
     found = kpa.recommend(given, Load(1, 1), 10, True, found.state, 30.0)
     assert found.desired == 100
-    assert "no step down in panic" in found.reason
+    assert "no scale-down in panic mode" in found.reason
     assert kpa.recommend(given, Load(1, 1), 10, True, found.state, 61.0).desired == 1
 
 

@@ -47,13 +47,13 @@ def test_a_new_revision_starts_serves_falls_to_zero_and_wakes() -> None:
     assert life.seconds(20, 37.2).desired == 6
     assert 60 <= life.until(lambda found: found.desired == 0) <= 70
     asleep = life.seconds(300)
-    assert (asleep.desired, asleep.reason, asleep.rule) == (0, "0: nothing asked for 60 s", "zero")
+    assert (asleep.desired, asleep.reason, asleep.rule) == (0, "0: no requests for 60 s", "zero")
     assert life.second(waiting=1).desired == 1
 
 
 def test_a_reason_tells_the_numbers() -> None:
     life = Life(Kpa(target=10, utilization=1))
-    assert life.seconds(70, 37.2).reason == "4: 37.2 concurrent over 60 s / 10 each, burst capacity -209"
+    assert life.seconds(70, 37.2).reason == "4: 37.2 concurrent requests over 60 s, target 10 per replica"
 
 
 def test_requests_that_wait_at_zero_count_at_once() -> None:

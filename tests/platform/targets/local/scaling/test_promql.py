@@ -269,5 +269,5 @@ def test_an_offset_looks_at_the_past_as_it_was_also_of_a_replica_that_has_ended_
 def test_several_series_are_no_number() -> None:
     found = evaluator("a")
     found.ingest('a{x="1"} 1\na{x="2"} 2\n', {}, 1.0)
-    with pytest.raises(UnsupportedQuery, match="gives 2 series where one number is needed"):
+    with pytest.raises(UnsupportedQuery, match="gives 2 series, must return one number"):
         found.evaluate("a", 1.0)

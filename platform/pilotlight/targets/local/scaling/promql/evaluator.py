@@ -69,9 +69,9 @@ def parse(query: str) -> Node:
     except (promql.InvalidQuery, OverflowError) as error:  # of a range of millions of years
         raise UnsupportedQuery(query, f"cannot be read: {error}") from error
     if missing := next(filter(None, map(_missing, promql.nodes(tree))), ""):
-        raise UnsupportedQuery(query, f"uses {missing}, which is not evaluated here")
+        raise UnsupportedQuery(query, f"uses {missing}, which is not supported")
     if kind(tree) == "MatrixSelector":
-        raise UnsupportedQuery(query, "has a range that no function takes")
+        raise UnsupportedQuery(query, "has a range that no function uses")
     return tree
 
 
@@ -135,7 +135,7 @@ class Evaluator(SeriesStore):
         if isinstance(result, float):
             return result
         if len(result) > 1:
-            raise UnsupportedQuery(query, f"gives {len(result)} series where one number is needed")
+            raise UnsupportedQuery(query, f"gives {len(result)} series, must return one number")
         return next(iter(result.values()), None)
 
     def vector(self, query: str, now: float) -> Vector:

@@ -26,41 +26,41 @@ MODEL_STATES: Final = ("Pending", "Standby", "Loading", "Loaded", "FailedToLoad"
 TRANSITIONS: Final = ("UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec")
 
 _CONDITION: Final = Record("condition", {
-    "type": Field(String(), "Ready, IngressReady, or a component's name with Ready behind it.", required=True),
-    "status": Field(OneOf(("True", "False", "Unknown")), "Whether it holds.", required=True),
-    "reason": Field(String(), "One word for a program."),
-    "message": Field(String(), "One sentence for a person."),
-    "severity": Field(String(), "Info: no fault; left out: an error."),
-    "lastTransitionTime": Field(String(), "Since when."),
+    "type": Field(String(), "Ready, IngressReady, or COMPONENTReady.", required=True),
+    "status": Field(OneOf(("True", "False", "Unknown")), "True, False or Unknown.", required=True),
+    "reason": Field(String(), "Machine-readable reason."),
+    "message": Field(String(), "Human-readable message."),
+    "severity": Field(String(), "Info, or empty for an error."),
+    "lastTransitionTime": Field(String(), "Time of the last transition."),
 })  # fmt: skip
 _TRAFFIC: Final = Record("traffic", {
-    "revisionName": Field(String(), "Which revision."),
-    "percent": Field(Integer(0, 100), "Its share of the requests."),
-    "latestRevision": Field(Boolean(), "Is it the newest?"),
-    "tag": Field(String(), "Name under which it alone can be asked."),
-    "url": Field(String(), "Where it alone is asked."),
+    "revisionName": Field(String(), "Name of the revision."),
+    "percent": Field(Integer(0, 100), "Its traffic percentage."),
+    "latestRevision": Field(Boolean(), "Whether it is the latest revision."),
+    "tag": Field(String(), "Tag of the revision."),
+    "url": Field(String(), "URL of the tagged revision."),
 })  # fmt: skip
 _COMPONENT: Final = Record("component", {
-    "url": Field(String(), "Where the component is asked."),
-    "latestCreatedRevision": Field(String(), "The newest revision."),
-    "latestReadyRevision": Field(String(), "The newest one that has answered."),
-    "traffic": Field(ListOf(_TRAFFIC), "Who gets which share of the requests."),
+    "url": Field(String(), "URL of the component."),
+    "latestCreatedRevision": Field(String(), "Latest created revision."),
+    "latestReadyRevision": Field(String(), "Latest ready revision."),
+    "traffic": Field(ListOf(_TRAFFIC), "Traffic split by revision."),
 })  # fmt: skip
 _MODEL_STATES: Final = Record("modelRevisionStates", {
-    "activeModelState": Field(OneOf(MODEL_STATES), "Of the model that answers."),
-    "targetModelState": Field(OneOf(MODEL_STATES), "Of the model that shall answer."),
+    "activeModelState": Field(OneOf(MODEL_STATES), "State of the active model."),
+    "targetModelState": Field(OneOf(MODEL_STATES), "State of the target model."),
 })  # fmt: skip
 _COPIES: Final = Record("modelCopies", {
-    "totalCopies": Field(Integer(0), "Replicas that have it loaded."),
-    "failedCopies": Field(Integer(0), "Replicas that could not load it."),
+    "totalCopies": Field(Integer(0), "Replicas with the model loaded."),
+    "failedCopies": Field(Integer(0), "Replicas that failed to load the model."),
 })  # fmt: skip
 _FAILURE: Final = Record("lastFailureInfo", {
-    "reason": Field(String(), "One word for a program."),
-    "message": Field(String(), "What went wrong."),
-    "modelRevisionName": Field(String(), "With which revision."),
+    "reason": Field(String(), "Machine-readable reason."),
+    "message": Field(String(), "Error message."),
+    "modelRevisionName": Field(String(), "Revision of the failure."),
 })  # fmt: skip
 _MODEL_STATUS: Final = Record("modelStatus", {
-    "transitionStatus": Field(OneOf(TRANSITIONS), "Is what was asked for what answers?"),
+    "transitionStatus": Field(OneOf(TRANSITIONS), "Transition to the target model."),
     "modelRevisionStates": Field(_MODEL_STATES),
     "modelCopies": Field(_COPIES),
     "lastFailureInfo": Field(_FAILURE),
@@ -68,17 +68,17 @@ _MODEL_STATUS: Final = Record("modelStatus", {
 _ADDRESS: Final = Record("address", {"url": Field(String())})
 
 STATUS: Final = Record("InferenceServiceStatus", {
-    "url": Field(String(), "Where the service is asked."),
-    "address": Field(_ADDRESS, "Where it is asked from within the cluster."),
-    "addresses": Field(ListOf(_ADDRESS), "Where it is asked, of an LLMInferenceService."),
-    "deploymentMode": Field(String(), "How it runs."),
-    "observedGeneration": Field(Integer(0), "The generation that this tells about."),
-    "conditions": Field(ListOf(_CONDITION), "What holds and what does not."),
-    "components": Field(MapOf(_COMPONENT), "The same by component."),
-    "modelStatus": Field(_MODEL_STATUS, "How far the model is."),
+    "url": Field(String(), "URL of the service."),
+    "address": Field(_ADDRESS, "Address inside the cluster."),
+    "addresses": Field(ListOf(_ADDRESS), "Addresses of an LLMInferenceService."),
+    "deploymentMode": Field(String(), "Deployment mode."),
+    "observedGeneration": Field(Integer(0), "Generation that this status belongs to."),
+    "conditions": Field(ListOf(_CONDITION), "Conditions of the service."),
+    "components": Field(MapOf(_COMPONENT), "Status by component."),
+    "modelStatus": Field(_MODEL_STATUS, "Status of the model."),
     "replicas": Field(Integer(0), "Pods of the component with the model, or of a graph's router, for /scale."),
     "selector": Field(String(), "Labels of those pods, for /scale."),
-}, "How far the service is. Written by the platform.")  # fmt: skip
+}, "Status of the service, set by the platform.")  # fmt: skip
 
 _AGE: Final = ("Age", "date", ".metadata.creationTimestamp", 0)
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'

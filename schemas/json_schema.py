@@ -68,7 +68,7 @@ def _record(record: Record, definitions: dict[str, Json]) -> dict[str, Json]:
 
 def _field(known: Field, definitions: dict[str, Json]) -> Json:
     if known.ignored:
-        return {"description": "Written by the cluster; ignored.", "readOnly": True}
+        return {"description": "Set by the cluster; ignored.", "readOnly": True}
     fragment: dict[str, Json] = {"description": known.description} if known.description else {}
     fragment |= _type(known.type, definitions)
     if known.deprecated:

@@ -62,9 +62,9 @@ def test_a_partition_that_does_not_exist_is_refused_before_anything_is_stored(
 @pytest.mark.parametrize(
     ("target", "options", "problem"),
     [
-        ("docker", ["network=nosuch"], "docker: network = nosuch: the daemon has none of this name"),
+        ("docker", ["network=nosuch"], "docker: network = nosuch: the daemon has no such network"),
         ("docker", ["ulimits=memlock=-1,foo"], "ulimits = foo, must be NAME=SOFT[:HARD]"),
-        ("slurm", ["partition=gpu", "time=foo"], "time = foo, must be as sbatch takes it"),
+        ("slurm", ["partition=gpu", "time=foo"], "time = foo, must be in the format of sbatch"),
         ("docker", ["network=team", "ulimits=memlock=-1,nofile=1024:4096"], ""),
         ("slurm", ["partition=gpu", "time=1-12:30"], ""),
     ],

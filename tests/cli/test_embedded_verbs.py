@@ -369,7 +369,10 @@ def test_an_image_that_cannot_run_here_is_refused_at_its_line(call: Call, folder
     assert (done.code, done.out) == (2, "")
     line = file.read_text().splitlines().index(container.rstrip()) + 1
     assert f"foreign.yaml:{line}:" in done.err
-    assert "error PL373: spec.predictor.containers: local cannot do it: only our own predictor and" in done.err
+    assert (
+        "error PL373: spec.predictor.containers: local does not support it: only the Pilotlight predictor and"
+        in done.err
+    )
 
 
 def test_several_services_in_one_deploy(call: Call, folder: Path) -> None:

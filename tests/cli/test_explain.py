@@ -37,7 +37,7 @@ def test_runtimes_are_judged_for_the_target_that_is_named(call: Call) -> None:
     lines = call(*command, "--target", "local").out.splitlines()
     assert lines[0].startswith("default/flowers-sklearn: pilotlight (")
     (foreign,) = [line for line in lines[1:] if line.split()[0] == "kserve-sklearnserver"]
-    assert foreign.endswith("local runs no images but our own predictor")
+    assert foreign.endswith("local runs only the Pilotlight predictor image")
 
 
 def test_runtimes_are_explained_when_none_fits(call: Call, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_is_written_for_a_target_plans_there(target: str, uri: str, load: s
     [
         (
             ["s3://models/x.pmml"],
-            "kserve-pmmlserver serves format pmml, but local runs no images but our own predictor",
+            "kserve-pmmlserver serves format pmml, but local runs only the Pilotlight predictor image",
         ),
         (["deepseek-r1", "--nodes", "2", "--gpus", "8"], "local"),
         ([MODEL, "--target", "kubernetes"], "lies on this machine, where kubernetes cannot read it"),

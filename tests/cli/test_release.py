@@ -324,7 +324,7 @@ def test_a_stored_release_gets_the_access_rules_of_today_and_stays_the_same_revi
 
 def test_a_release_with_other_workloads_cannot_get_the_access_rules() -> None:
     raw = SERVICE.replace("{name: iris}", "{name: iris, annotations: {serving.kserve.io/deploymentMode: Standard}}")
-    with pytest.raises(PlatformError, match="has other workloads than the access rules are written for"):
+    with pytest.raises(PlatformError, match="has different workloads than the access rules"):
         history.with_current_access(release(raw, 1), release(closed("a"), 2))
 
 
@@ -333,15 +333,17 @@ def test_a_new_token_alone_is_nothing_to_roll_back() -> None:
     assert history.previous_release(found, "").generation == 1
 
 
-@pytest.mark.parametrize(("to", "why"), [("", "nothing else was deployed before"), ("9", "generation 9 is not kept")])
+@pytest.mark.parametrize(("to", "why"), [("", "there is no earlier release"), ("9", "generation 9 is not stored")])
 def test_where_there_is_nothing_to_go_back_to_it_says_what_is_kept(to: str, why: str) -> None:
-    with pytest.raises(NotFound, match=f"{why}; kept are 1 \\(iris-predictor-"):
+    with pytest.raises(NotFound, match=f"{why}; stored: 1 \\(iris-predictor-"):
         history.previous_release([release()], to)
 
 
 def test_after_an_aborted_canary_rollback_says_why_there_is_nothing_and_how_to_insist() -> None:
     aborted = [release(SERVICE, 3), release(OTHER, 2, 20), release(SERVICE, 1)]
-    with pytest.raises(NotFound, match="failed, or was a canary that was aborted; name one with --to; kept are 3"):
+    with pytest.raises(
+        NotFound, match="earlier releases failed or were aborted canaries; choose one with --to; stored: 3"
+    ):
         history.previous_release(aborted, "")
     assert history.previous_release(aborted, "2").generation == 2
 
@@ -398,5 +400,5 @@ def kept(generation: int, revision: str) -> Release:
 def test_a_hash_without_a_letter_is_no_generation(to: str, generation: int) -> None:
     found = [kept(3, "iris-9ca9e3ec"), kept(2, "iris-00000042"), kept(1, "iris-53794996")]
     assert history.previous_release(found, to).generation == generation
-    with pytest.raises(NotFound, match="generation 42 is not kept"):
+    with pytest.raises(NotFound, match="generation 42 is not stored"):
         history.previous_release(found, "42")

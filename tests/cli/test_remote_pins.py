@@ -37,7 +37,7 @@ def test_what_a_store_has_is_pinned_and_what_it_lacks_has_a_reason(bucket: Bucke
     pin = pins[uri]
     assert isinstance(pin, ModelPin)
     assert (pin.digest.partition(":")[0], pin.size, list(pin.files)) == ("versions", 5, ["model.onnx"])
-    assert pins[gone] == f"{gone}: nothing is stored there; check the bucket and the path"
+    assert pins[gone] == f"{gone}: nothing found; check the bucket and the path"
 
 
 def pinned(bucket: Bucket, uri: str) -> Documents:
@@ -79,7 +79,7 @@ def test_a_store_that_is_down_is_a_reason_and_no_exception(monkeypatch: pytest.M
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     reason = resolve_remote(["s3://models/iris"])["s3://models/iris"]
     assert isinstance(reason, str)
-    assert reason.startswith(("s3://models/iris: ", "the store did not answer within"))
+    assert reason.startswith(("s3://models/iris: ", "the store did not respond within"))
 
 
 def test_a_store_that_never_answers_is_given_up_in_time() -> None:

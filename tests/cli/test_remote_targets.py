@@ -56,7 +56,10 @@ def test_a_service_is_deployed_used_and_deleted(call: Call, tmp_path: Path, monk
             assert (canary.code, "PL372" in canary.err, "resource_shape" in canary.err) == (2, True, False), canary.err
             file.write_text(DOCUMENT.format(uri=uri, least=0))
             zero = call("deploy", "-f", str(file), *TARGET, *SHAPE)
-            assert f"{file}:6:18: error PL371: spec.predictor.minReplicas: lepton cannot do it: an endpoint" in zero.err
+            assert (
+                f"{file}:6:18: error PL371: spec.predictor.minReplicas: lepton does not support it: an endpoint"
+                in zero.err
+            )
         finally:
             deleted = call("delete", "iris", *TARGET)
     assert deleted.code == 0, deleted.err

@@ -83,7 +83,7 @@ def test_credentials_of_a_trigger_may_stand_beside_the_service(call: Call, tmp_p
     (scaled,) = [each for each in rendered if each["kind"] == "ScaledObject"]
     assert {"name": "prom"} in [trigger.get("authenticationRef") for trigger in scaled["spec"]["triggers"]]
     (tmp_path / "credentials.yaml").write_text(beside.replace("v1alpha1", "v2"))
-    told = 'PL110: apiVersion: is "keda.sh/v2", must be keda.sh/v1alpha1 for a document of kind TriggerAuthentication'
+    told = 'PL110: apiVersion: is "keda.sh/v2", must be keda.sh/v1alpha1 for kind TriggerAuthentication'
     assert told in call("render", "-f", str(tmp_path)).err
 
 
@@ -92,7 +92,7 @@ def test_a_file_of_this_machine_is_warned_of_where_manifests_are_for_a_cluster(c
     (tmp_path / "service.yaml").write_text(re.sub(r"storageUri: \S+", "storageUri: ./model.onnx", document))
     for verb in ("render", "values"):
         done = call(verb, "-f", str(tmp_path / "service.yaml"))
-        assert "./model.onnx lies on this machine, where no pod can read it; put it into a store" in done.err
+        assert "./model.onnx is on this machine, where pods cannot read it; put it into a store" in done.err
     assert "lies on this machine" not in call("render", "--target", "local", "-f", str(tmp_path / "service.yaml")).err
 
 

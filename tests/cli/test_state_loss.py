@@ -113,7 +113,7 @@ def test_without_its_state_a_platform_serves_on_and_comes_back_from_a_backup(
         assert "the platform cannot be started: " in said[0]
         assert "platformctl restore FILE" in said[0]
         assert "platformctl up --forget" in said[0]
-        assert "serving goes on; platformctl down ends it" in said[1]
+        assert "services keep running; stop them with platformctl down" in said[1]
     found = checks(running)["state"]
     assert found["level"] == "fail"
     assert "platformctl restore FILE" in found["fix"]
@@ -225,7 +225,7 @@ def test_a_running_platform_is_backed_up_and_not_restored(running: dict[str, str
     assert typed(running, "backup", str(backup))[0] == 0
     code, _, err = typed(running, "restore", str(backup))
     assert code == 2
-    assert "the platform runs; stop it first: platformctl down" in err
+    assert "the platform is running; stop it first: platformctl down" in err
     assert typed(running, "down")[0] == 0
     assert typed(running, "backup", str(tmp_path / "stopped.db"))[0] == 0
     with closing(sqlite3.connect(tmp_path / "stopped.db")) as copy:
@@ -248,10 +248,10 @@ def test_what_should_run_and_does_not_is_an_error_until_up_or_down(running: dict
     for verb in (("status",), ("list",), ("events",), ("status", "iris"), ("logs", "iris")):
         code, out, err = typed(running, *verb)
         assert (code, out) == (1, ""), verb
-        assert "the platform should run and does not: its control process has ended, see " in err
-        assert "platformctl up starts it" in err
+        assert "the platform should run and does not: its control process has exited, see " in err
+        assert "start it with platformctl up" in err
     said = json.loads(typed(running, "list", "-o", "json")[1])
-    assert (said["exit_code"], said["hint"]) == (1, "platformctl up starts it")
+    assert (said["exit_code"], said["hint"]) == (1, "start it with platformctl up")
     assert checks(running)["platform"]["level"] == "fail"
     assert typed(running, "up")[0] == 0
     assert typed(running, "list", "-o", "name")[:2] == (0, "default/iris\n")

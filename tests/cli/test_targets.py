@@ -125,7 +125,7 @@ def test_a_cluster_that_nobody_has_configured_is_told_with_what_to_set(
 def test_an_unknown_target_is_told_with_those_that_there_are(call: Call) -> None:
     done = call("list", "--target", "moon")
     assert done.code == 3
-    assert "no target is called moon; there are local" in done.err
+    assert "unknown target moon; known: local" in done.err
 
 
 def test_a_package_adds_a_target(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_options_of_a_target_reach_its_pods(call: Call, nowhere: Path, monkeypat
     assert """pilotlight.dev/target-options: '{"network": "host", "partition": "gpu"}'""" in done.out
     assert call(*DRY_RUN).code == 0
     unknown = call(*DRY_RUN, "--target-option", "pool=x")
-    assert (unknown.code, "--target-option pool is no option of docker" in unknown.err) == (2, True)
+    assert (unknown.code, "--target-option pool is not an option of docker" in unknown.err) == (2, True)
 
 
 def test_a_revision_differs_by_its_target_and_options(

@@ -241,7 +241,7 @@ def test_a_platform_that_cannot_start_says_why(environ: dict[str, str], home: Ho
         code, _, err = typed({**environ, "PILOTLIGHT_GATEWAY_PORT": port}, "up")
     assert code == 1
     assert f"port {port} on 127.0.0.1" in err
-    assert "is taken by" in err
+    assert "is in use by" in err
     assert "PILOTLIGHT_GATEWAY_PORT" in err
 
 

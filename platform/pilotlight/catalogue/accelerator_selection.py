@@ -45,12 +45,12 @@ def select_accelerator(
         cls = next((each for each in classes if name_of(each) == named), None)
         if cls is None:
             known = ", ".join(sorted(map(name_of, classes))) or "none"
-            return None, (f"no accelerator class is called {named}; there are {known}",)
+            return None, (f"unknown accelerator class {named}; known: {known}",)
         return cls, (f"{named}: acceleratorClass names it",)
     constraints = selector.get("constraints") or {}
     policy = selector.get("policy") or ("BestFit" if constraints else "")
     if not policy:
-        return None, ("no accelerator is asked for",)
+        return None, ("no accelerator is requested",)
     violated = {name_of(cls): _violated_constraint(cls, constraints) for cls in classes}
     fitting = [cls for cls in classes if not violated[name_of(cls)]]
     rejected = [f"{name}: {reason}" for name, reason in violated.items() if reason]
@@ -99,7 +99,7 @@ def _violated_memory_constraint(cls: AcceleratorClass, constraints: Mapping[str,
     memory = memory_bytes(cls) // GIB
     least, most = constraints.get("minMemory"), constraints.get("maxMemory")
     if (least is not None or most is not None) and not memory:
-        return "it does not say its memory"
+        return "its memory is unknown"
     if least is not None and memory < least:
         return f"{memory} GiB is below minMemory {least}"
     if most is not None and memory > most:

@@ -163,9 +163,9 @@ def read_cluster_catalogue(documents: Iterable[ClusterDocument], namespace: str)
         fatal = [problem for problem in problems.errors if problem.code != UNKNOWN_FIELD]
         if fatal:
             reason = f"{fatal[0].path} {fatal[0].message}".lstrip()
-            one = Catalogue(shadowed=(f"{origin} is passed over: {reason}",))
+            one = Catalogue(shadowed=(f"{origin} is ignored: {reason}",))
         else:
-            unknown = tuple(f"{origin}: {problem.path} is unknown here and left out" for problem in problems.errors)
+            unknown = tuple(f"{origin}: {problem.path} is unknown and ignored" for problem in problems.errors)
             one = replace(one, shadowed=(*one.shadowed, *unknown))
             nodes.append(node)
         catalogue = merge_catalogues(catalogue, one)

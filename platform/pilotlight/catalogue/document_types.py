@@ -50,7 +50,7 @@ BYTES_PER_PARAMETER: Final = {
 
 
 def _document(name: str, versions: tuple[str, ...], kinds: tuple[str, ...], spec: Record) -> Record:
-    metadata = {**fields("ObjectMeta"), "name": Field(String(), "what services call it", required=True)}
+    metadata = {**fields("ObjectMeta"), "name": Field(String(), "name used by services", required=True)}
     return Record(name, {
         "apiVersion": Field(OneOf(versions), required=True),
         "kind": Field(OneOf(kinds), required=True),
@@ -153,8 +153,8 @@ def _kserve_spec() -> Record:
     supported_format = Record("supportedModelFormats", {
         "name": Field(String(), "sklearn, onnx, …", required=True),
         "version": Field(String(), "of the format"),
-        "autoSelect": Field(Boolean(), "may be chosen without being named"),
-        "priority": Field(Integer(1), "the highest is chosen"),
+        "autoSelect": Field(Boolean(), "may be selected automatically"),
+        "priority": Field(Integer(1), "the highest wins"),
     })  # fmt: skip
     pod = {**_pod_fields("dnsPolicy", "hostNetwork"), "labels": _string_map(), "annotations": _string_map()}
     worker = {"pipelineParallelSize": Field(Integer(1)), "tensorParallelSize": Field(Integer(1))}

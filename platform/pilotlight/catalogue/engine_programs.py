@@ -84,6 +84,6 @@ def missing_program(name: str) -> str:
     """Return the error for an engine that is not installed on this machine, with the fix."""
     (install,) = [engine.install for engine in engines() if engine.name == name]
     return (
-        f"{name} is not installed on this machine; {install} (in an environment of its own: set {ENV_ENGINE_PATH} to "
+        f"{name} is not installed on this machine; {install} (in its own environment: set {ENV_ENGINE_PATH} to "
         "its bin folder before platformctl up)"
     )

@@ -155,12 +155,12 @@ def _base_of_weights(
     path, name = "spec.model.name", reference.name
     weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
     if weights is None:
-        message = f"no FineTunedWeight is called {name}; add its document to the files or --catalog"
+        message = f"unknown FineTunedWeight {name}; add its manifest to the files or --catalog"
         problems.error("PL309", service.location(path), path, message)
         return None
     base = weights["spec"].get("baseModelRef") or {}
     if not base.get("name"):
-        message = f"FineTunedWeight {name} does not say what it was tuned from: give it baseModelRef.name"
+        message = f"FineTunedWeight {name} has no base model: set baseModelRef.name"
         problems.error("PL309", service.location(path), path, message)
         return None
     kind = "BaseModel" if base.get("namespace") else "ClusterBaseModel"
@@ -186,7 +186,7 @@ def _inline(service: Service, component: Component | None, problems: Problems) -
     if spec.runtime:
         return None
     path = "spec.predictor.model.modelFormat.name"
-    message = f"is missing and cannot be told from {where!r}; name the format, such as onnx or sklearn"
+    message = f"is missing and cannot be derived from {where!r}; set the format, such as onnx or sklearn"
     problems.error("PL212", service.location(path), path, message)
     return None
 

@@ -46,11 +46,11 @@ def _check(runtime: Runtime, node: Node, problems: Problems) -> None:
     """Check rules that types cannot express: container, namespace, model size range."""
     if runtime.kind == "ClusterServingRuntime" and runtime.namespace:
         location = _location(node, "metadata", "namespace")
-        problems.error("PL201", location, "metadata.namespace", "a ClusterServingRuntime has none; leave it out")
+        problems.error("PL201", location, "metadata.namespace", "a ClusterServingRuntime has none; remove it")
     configured = runtime.engine or runtime.decoder or runtime.router
     if not runtime.pod.get("containers") and not configured:
         wanted = "spec.engineConfig.runner" if runtime.group == "ome" else "spec.containers"
-        problems.error("PL202", _location(node, "spec"), "spec", f"brings no container; add {wanted}")
+        problems.error("PL202", _location(node, "spec"), "spec", f"has no container; add {wanted}")
     for bound in runtime.size_range or ():
         if bound and parameter_count(bound) is None:
             location = _location(node, "spec", "modelSizeRange")
@@ -130,14 +130,14 @@ def _text(text: str, service: Service, runtime: Runtime, problems: Problems, pat
         field = _FIELD.fullmatch(match[1])
         if field is None:
             known = "only .Name, .Namespace, .Labels.x, .Annotations.x are known"
-            problems.error("PL230", location, path.lstrip("."), f"runtime {runtime.name} says {match[0]}; {known}")
+            problems.error("PL230", location, path.lstrip("."), f"runtime {runtime.name} has {match[0]}; {known}")
             return match[0]
         if field[1]:
             return service.name if field[1] == "Name" else service.namespace
         kind = field[2].lower()
         metadata = {**(service.labels if kind == "labels" else service.annotations), **implied.get(kind, {})}
         if field[3] not in metadata:
-            message = f"runtime {runtime.name} asks for {field[0]}, the service has none: it becomes empty"
+            message = f"runtime {runtime.name} uses {field[0]}, which the service does not set: it is empty"
             problems.warn("PL231", location, path.lstrip("."), message)
         return metadata.get(field[3], "")
 

@@ -61,23 +61,23 @@ def _name(what: str, field: str, offered: str, wanted: str) -> Mismatch | None:
     if ANY in (offered, wanted) or offered == wanted:
         return None
     if not wanted:
-        return Mismatch(field, f"the model does not say its {what}, the runtime asks for {offered}", unspecified=True)
+        return Mismatch(field, f"the model has no {what}, the runtime requires {offered}", unspecified=True)
     if not offered:
-        return Mismatch(field, f"the model has {what} {wanted}, the runtime names none")
-    return Mismatch(field, f"the model has {what} {wanted}, the runtime serves {offered}")
+        return Mismatch(field, f"the model has {what} {wanted}, the runtime lists none")
+    return Mismatch(field, f"the model has {what} {wanted}, the runtime supports {offered}")
 
 
 def _version(what: str, field: str, offered: str, wanted: str, operator: str) -> Mismatch | None:
     if offered in (ANY, wanted):
         return None
     if not wanted:
-        message = f"the model does not say its {what} version, the runtime asks for {offered}"
+        message = f"the model has no {what} version, the runtime requires {offered}"
         return Mismatch(field, message, unspecified=True)
     if not offered:
-        return Mismatch(field, f"the model has {what} version {wanted}, the runtime names none")
+        return Mismatch(field, f"the model has {what} version {wanted}, the runtime lists none")
     if version_fits(offered, wanted, operator):
         return None
-    return Mismatch(field, f"the model has {what} version {wanted}, the runtime serves {operator} {offered}")
+    return Mismatch(field, f"the model has {what} version {wanted}, the runtime supports {operator} {offered}")
 
 
 def version_fits(offered: str, wanted: str, operator: str = "Equal") -> bool:
@@ -106,7 +106,7 @@ def size_mismatch(size_range: tuple[str, str] | None, size: str) -> Mismatch | N
     if (least is None or least <= count) and (most is None or count <= most):
         return None
     bounds = " to ".join(bound or "any" for bound in size_range)
-    return Mismatch("modelParameterSize", f"the model has {size} parameters, the runtime serves {bounds}")
+    return Mismatch("modelParameterSize", f"the model has {size} parameters, the runtime supports {bounds}")
 
 
 def size_distance(size_range: tuple[str, str] | None, size: str) -> float:
@@ -122,17 +122,17 @@ def _pipeline(offered: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mismatch
     if not offered:
         return None
     if not wanted:
-        message = "the model names no diffusion pipeline, the runtime asks for one"
+        message = "the model has no diffusion pipeline, the runtime requires one"
         return Mismatch("diffusionPipeline", message, unspecified=True)
     if offered.get("className") and offered["className"] != wanted.get("className"):
-        message = f"the model's pipeline is {wanted.get('className')}, the runtime serves {offered['className']}"
+        message = f"the model's pipeline is {wanted.get('className')}, the runtime supports {offered['className']}"
         return Mismatch("diffusionPipeline.className", message)
     required = {**offered.get("additionalComponents", {}), **{p: offered[p] for p in _PIPELINE_PARTS if offered.get(p)}}
     present = {**wanted.get("additionalComponents", {}), **{p: wanted[p] for p in _PIPELINE_PARTS if wanted.get(p)}}
     for part, needed in sorted(required.items()):
         had = present.get(part, {})
         if any(value and had.get(key) != value for key, value in needed.items()):
-            return Mismatch(f"diffusionPipeline.{part}", f"the model's {part} is not the one that the runtime asks for")
+            return Mismatch(f"diffusionPipeline.{part}", f"the model's {part} does not match the runtime's")
     return None
 
 
@@ -158,7 +158,7 @@ class RuntimeHost:
             return ""
         if self.target == "local" and (engine := engine_of(runtime)):
             return "" if self.engines is None or engine in self.engines else missing_program(engine)
-        return f"{self.target} runs no images but our own predictor"
+        return f"{self.target} runs only the Pilotlight predictor image"
 
 
 ANY_HOST: Final = RuntimeHost()
@@ -191,7 +191,7 @@ def evaluate_runtime(
         return Candidate(runtime, True, _score(runtime, entry), "it is named by the service", entry)
     # A host that runs only our predictor has no other runtime for a format without autoSelect.
     if entry is None or not (entry.auto_select or (runtime.is_pilotlight and not host.images)):
-        return Candidate(runtime, False, 0, "autoSelect is off; it must be named to be used", entry)
+        return Candidate(runtime, False, 0, "autoSelect is off; it must be set explicitly", entry)
     pickles = runtime.is_pilotlight and host.images
     if refusal := host.refusal(runtime) or (_pickle_refusal(component, model) if pickles else ""):
         return Candidate(runtime, False, 0, refusal, entry)
@@ -230,11 +230,11 @@ def _format_mismatches(runtime: Runtime, entry: SupportedFormat, model: BaseMode
     if runtime.group == "ome":
         return mismatches(entry, model)
     if canonical_name(entry.name) != canonical_name(model.format):
-        message = f"the model has format {model.format}, the runtime serves {entry.name}"
+        message = f"the model has format {model.format}, the runtime supports {entry.name}"
         return (Mismatch("modelFormat.name", message, unspecified=model.guessed),)
     if model.format_version and model.format_version != entry.version != ANY:
         served = entry.version or "none"
-        message = f"the model has {entry.name} version {model.format_version}, the runtime serves {served}"
+        message = f"the model has {entry.name} version {model.format_version}, the runtime supports {served}"
         return (Mismatch("modelFormat.version", message),)
     return ()
 
@@ -256,7 +256,7 @@ def objections(
     if model is not None:
         path = reference_path(service)
         if entry is None:
-            yield Objection("PL222", path, Mismatch("supportedModelFormats", "the runtime names no model format"))
+            yield Objection("PL222", path, Mismatch("supportedModelFormats", "the runtime lists no model format"))
         else:
             yield from (Objection("PL222", path, mismatch) for mismatch in _format_mismatches(runtime, entry, model))
         if mismatch := size_mismatch(runtime.size_range, model.parameter_size):
@@ -273,7 +273,7 @@ def _deployment_objections(runtime: Runtime, service: Service, component: Compon
     for path, name in _requested_classes(service):
         if ANY not in offered and name not in offered:
             supported = ", ".join(offered) or "none"
-            message = f"the service asks for accelerator class {name}, the runtime supports {supported}"
+            message = f"the service requires accelerator class {name}, the runtime supports {supported}"
             yield Objection("PL227", path, Mismatch("acceleratorClasses", message))
 
 
@@ -284,7 +284,7 @@ def _topology_objections(runtime: Runtime, service: Service, component: Componen
         message = "the service has a decoder, the runtime has no decoderConfig"
         yield Objection("PL226", "spec.decoder", Mismatch("decoderConfig", message))
     if decoder is None and runtime.decoder:
-        message = "it runs prefill and decode apart, the service has no decoder"
+        message = "it separates prefill and decode, the service has no decoder"
         yield Objection("PL226", "", Mismatch("decoderConfig", message))
     groups = [group for group in (component.leader, component.worker) if group is not None]
     for_nodes = is_for_nodes(runtime) or node_engine(runtime.engine.get("runner") or {})
@@ -309,17 +309,17 @@ def _kserve_objections(runtime: Runtime, component: Component, model: ModelSpec)
     if protocol and runtime.protocols and protocol not in runtime.protocols:
         path = f"spec.{component.role}.model.protocolVersion"
         spoken = ", ".join(runtime.protocols)
-        message = f"protocol {protocol} is asked for, the runtime speaks {spoken}"
+        message = f"protocol {protocol} is required, the runtime supports {spoken}"
         yield Objection("PL223", path, Mismatch("protocolVersions", message))
     ending = PurePosixPath(model.storage_uri).suffix
     if runtime.server_type == "torchserve" and ending != ".mar" and by_name(model.storage_uri) is not None:
         message = f"TorchServe reads folders of .mar archives, the storageUri ends in {ending}"
         yield Objection("PL222", "", Mismatch("storageUri", message))
     if runtime.multi_model:
-        message = "it is for ModelMesh, which shares one runtime among models"
+        message = "it is for ModelMesh"
         yield Objection("PL222", "", Mismatch("multiModel", message))
     if bool(runtime.workers) != (component.worker is not None) and not (model.runtime and component.worker is None):
-        message = "it is for several nodes" if runtime.workers else "the service asks for workers, it has no workerSpec"
+        message = "it is for several nodes" if runtime.workers else "the service has workers, it has no workerSpec"
         yield Objection("PL225", f"spec.{component.role}.workerSpec", Mismatch("workerSpec", message))
 
 

@@ -48,7 +48,7 @@ def select_runtime(
     """
     problems = Problems()
     if component.role in ("transformer", "explainer"):
-        return Selection(None, None, reason=f"the {component.role} brings its own container")
+        return Selection(None, None, reason=f"the {component.role} has its own container")
     model = resolve_model(service, catalogue, problems, component)
     name = component.model.runtime if component.model is not None else ""
     if service.runtime is not None:
@@ -75,7 +75,7 @@ def _validate_named(
     if named is None:
         hint = suggestion(name, tuple(runtime.name for runtime in reachable))
         hint = f"{hint} Else" if hint else ";"
-        message = f"no runtime is called {name}{hint} add its document to the files or with --catalog"
+        message = f"unknown runtime {name}{hint} add its manifest to the files or with --catalog"
         problems.error("PL220", location, path, message)
         return Selection(None, None)
     candidate = evaluate_runtime(named, service, component, model, explicit=True)
@@ -87,9 +87,9 @@ def _validate_named(
         problems.error(code, service.location(where), where, f"runtime {name} does not fit: {mismatch.message}")
     unsaid = ", ".join(objection.mismatch.field for objection in reasons if objection.mismatch.unspecified)
     if unsaid:
-        message = f"runtime {name} cannot be checked: the model's document does not say {unsaid}"
+        message = f"runtime {name} cannot be checked: the model's manifest does not set {unsaid}"
         problems.warn("PL229", location, path, message)
-    return Selection(named, candidate.format, (candidate,), reason=f"{path} names it")
+    return Selection(named, candidate.format, (candidate,), reason=f"set in {path}")
 
 
 def _reachable(service: Service, catalogue: Catalogue) -> list[Runtime]:
@@ -107,9 +107,9 @@ def _without_model(service: Service, component: Component, problems: Problems) -
     if problems.errors:
         return Selection(None, None)
     if brings_image(component) or component.role == "router":
-        return Selection(None, None, reason="the component brings its own container")
+        return Selection(None, None, reason="the component has its own container")
     path = f"spec.{component.role}"
-    message = f"names neither a model nor a runtime; add {reference_path(service)} or an image to {path}"
+    message = f"has neither a model nor a runtime; add {reference_path(service)} or an image to {path}"
     problems.error("PL228", service.location(path), path, message)
     return Selection(None, None)
 
@@ -126,7 +126,7 @@ def _select_best(
     if best is not None:
         return Selection(best.runtime, best.format, tuple(ordered), reason=best.reason)
     if brings_image(component):
-        return Selection(None, None, tuple(ordered), reason="no runtime fits; the component brings its own container")
+        return Selection(None, None, tuple(ordered), reason="no runtime fits; the component has its own container")
     path = reference_path(service)
     runtime_path = "spec.runtime.name" if service.group == "ome" else "spec.predictor.model.runtime"
     properties = {

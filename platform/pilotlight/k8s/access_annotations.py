@@ -62,7 +62,7 @@ def check(annotations: Mapping[str, str], *, verifies: bool = True) -> None:
     unknown = [name for name in annotations if name not in ACCESS_ANNOTATIONS]
     if unknown:
         known = ", ".join(ACCESS_ANNOTATIONS)
-        raise PlatformError(f"annotation {unknown[0]} is none of those that say who may ask and how often: {known}")
+        raise PlatformError(f"annotation {unknown[0]} is unknown; access annotations are {known}")
     _check_tokens(annotations)
     _check_jwt(annotations, verifies)
     rate(annotations)
@@ -86,7 +86,7 @@ def _check_jwt(annotations: Mapping[str, str], verifies: bool) -> None:
     named = [key for key in _JWT_RULES if key in annotations]
     if ANNOTATION_JWT_KEYS not in annotations:
         if named:
-            raise PlatformError(f"annotation {named[0]} needs {ANNOTATION_JWT_KEYS} with the keys that sign tokens")
+            raise PlatformError(f"annotation {named[0]} needs {ANNOTATION_JWT_KEYS} with the signing keys")
         return
     if find_spec("jwt") is None:
         if not verifies:

@@ -47,7 +47,7 @@ def flags(spec: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     containers = spec.get("containers") or ()
     for container in containers:
         if len(containers) > 1 and not container.get("ports") and PROBE_FIELDS & container.keys():
-            yield SIDECAR_PROBES, f"a probe of {container['name']}, which requests do not come to"
+            yield SIDECAR_PROBES, f"a probe of {container['name']}, which receives no requests"
         for variable in container.get("env") or ():
             if {"fieldRef", "resourceFieldRef"} & (variable.get("valueFrom") or {}).keys():
                 yield f"{FLAG}fieldref", f"variable {variable['name']}"

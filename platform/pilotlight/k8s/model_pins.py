@@ -54,8 +54,8 @@ def decode(text: str) -> dict[str, ModelPin]:
     try:
         return msgspec.json.decode(text, type=dict[str, ModelPin]) if text else {}
     except msgspec.MsgspecError as error:
-        message = f"metadata.annotations.{ANNOTATION_PINS} is set by deploy and cannot be read: {error}"
-        raise UsageError(message, "remove it from the document") from error
+        message = f"metadata.annotations.{ANNOTATION_PINS} is set by deploy and is not valid: {error}"
+        raise UsageError(message, "remove it from the manifest") from error
 
 
 def pins_of(manifest: Mapping[str, Any]) -> dict[str, ModelPin]:

@@ -57,7 +57,7 @@ def paused(scaled: Part, _: LintContext) -> Hits:
     for key in PAUSES:
         pause = scaled.get("metadata", "annotations", key)
         if pause and (key.endswith("-replicas") or pause.boolean(default=True)):
-            yield pause, f"{key} = {pause.text()} stops autoscaling; remove it from the file when the pause is over"
+            yield pause, f"{key} = {pause.text()} stops autoscaling; remove it from the manifest after the pause"
 
 
 @rule("PL432")
@@ -70,7 +70,7 @@ def no_maximum(scaled: Part, _: LintContext) -> Hits:
 def unbounded_latency(scaled: Part, _: LintContext) -> Hits:
     config = scaled.get("spec", "advanced", "horizontalPodAutoscalerConfig")
     if any(latency_triggers(scaled)) and not config.get("behavior", "scaleUp", "policies"):
-        message = "a latency trigger without behavior.scaleUp.policies can run away to the maximum; bound its steps"
+        message = "a latency trigger without behavior.scaleUp.policies can jump to the maximum; limit its steps"
         yield next(latency_triggers(scaled)), message
 
 
@@ -183,7 +183,7 @@ def no_initial_cooldown(scaled: Part, context: LintContext) -> Hits:
     if least(scaled) > 0:
         return
     if cooldown.integer(0) <= 0:
-        message = "initialCooldownPeriod is 0: goes to zero during its first load; set it longer than the load takes"
+        message = "initialCooldownPeriod is 0: scales to zero during its first load; set it above the load time"
         yield cooldown or scaled.get("spec"), message
     elif cooldown.integer(0) < budget:
         period = f"initialCooldownPeriod {cooldown.integer(0)} s"

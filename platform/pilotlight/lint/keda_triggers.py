@@ -66,7 +66,7 @@ def unknown_key(scaled: Part, _: LintContext) -> Hits:
             if entry.key in known.known or entry.key in known.removed or entry.key == "operator":
                 continue
             near = get_close_matches(entry.key, known.known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it knows {', '.join(sorted(known.known))}"
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known.known))}"
             yield entry, f"KEDA's {trigger.get('type').text()} trigger ignores {entry.key}; {hint}"
 
 
@@ -186,7 +186,7 @@ def same_name(scaled: Part, _: LintContext) -> Hits:
     for trigger in triggers(scaled):
         name = trigger.get("name")
         if name.text() in seen:
-            yield name, f"the name {name.text()} is given to an earlier trigger; names must be unique"
+            yield name, f"the name {name.text()} is used by an earlier trigger; names must be unique"
         seen |= {name.text()} - {""}
 
 

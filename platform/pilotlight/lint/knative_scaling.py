@@ -55,7 +55,7 @@ def unknown_annotation(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key not in KEYS and key not in LEGACY:
             near = get_close_matches(key, KEYS, n=1)
-            hint = f"did you mean {KNATIVE_AUTOSCALING}{near[0]}?" if near else f"known are {', '.join(sorted(KEYS))}"
+            hint = f"did you mean {KNATIVE_AUTOSCALING}{near[0]}?" if near else f"known: {', '.join(sorted(KEYS))}"
             yield entry, f"Knative does not know {entry.key}; {hint}"
 
 
@@ -132,5 +132,5 @@ def no_max_scale(service: Part, _: LintContext) -> Hits:
 def initial_scale(service: Part, _: LintContext) -> Hits:
     scale = annotation(service, "initial-scale")
     if scale and scale.integer(1) == 0:
-        message = "initial-scale 0 needs allow-zero-initial-scale in config-autoscaler; write 1, to prove a pod"
+        message = "initial-scale 0 needs allow-zero-initial-scale in config-autoscaler; write 1"
         yield scale, message

@@ -62,7 +62,7 @@ def slow_probe(service: Part, _: LintContext) -> Hits:
 def long_timeout(service: Part, _: LintContext) -> Hits:
     timeout = revision(service).get("timeoutSeconds")
     if timeout and not 0 <= timeout.integer(-1) <= MAX_TIMEOUT:
-        must = f"must be 0 to {MAX_TIMEOUT} unless config-defaults allows more"
+        must = f"must be 0 to {MAX_TIMEOUT}, or up to the limit of config-defaults"
         yield timeout, f"timeoutSeconds = {timeout.text()}, {must}"
 
 
@@ -89,7 +89,7 @@ def variables(service: Part, _: LintContext) -> Hits:
     for container in containers(service):
         for variable in container.get("env").each():
             if variable.get("name").text() in RESERVED_VARIABLES:
-                message = f"{variable.get('name').text()} is set by Knative and refused in a template; delete it"
+                message = f"{variable.get('name').text()} is set by Knative and rejected in a template; delete it"
                 yield variable.get("name"), message
 
 
@@ -106,7 +106,7 @@ def threshold_without_period(service: Part, _: LintContext) -> Hits:
         probe = container.get("readinessProbe")
         for key in ("failureThreshold", "timeoutSeconds"):
             if probe.get("periodSeconds").integer(0) == 0 and probe.get(key).integer(0) != 0:
-                yield probe.get(key), f"{key} is refused without periodSeconds; leave it out"
+                yield probe.get(key), f"{key} is rejected without periodSeconds; remove it"
 
 
 @rule("PL469")
@@ -140,11 +140,11 @@ def features(service: Part, _: LintContext) -> Hits:
 def refused_field(service: Part, _: LintContext) -> Hits:
     for field in REFUSED_POD_FIELDS:
         if revision(service).get(field):
-            yield revision(service).get(field), f"{field} is refused in a Knative Service; delete it"
+            yield revision(service).get(field), f"{field} is rejected in a Knative Service; delete it"
     for container in containers(service):
         for field in REFUSED_CONTAINER_FIELDS:
             if container.get(field):
-                yield container.get(field), f"{field} is refused in a Knative Service; delete it"
+                yield container.get(field), f"{field} is rejected in a Knative Service; delete it"
 
 
 @rule("PL472")
@@ -183,7 +183,7 @@ def unnamed_revision(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):
         if entry.get("revisionName") and not latest and not revision_name(service):
             pinned = f"{entry.get('revisionName').text()} is pinned, but the template has no metadata.name"
-            yield entry.get("revisionName"), f"{pinned}: what this file deploys gets no traffic; name the revision"
+            yield entry.get("revisionName"), f"{pinned}: the template of this file gets no traffic; name the revision"
 
 
 @rule("PL475")
@@ -192,7 +192,7 @@ def same_tag(service: Part, _: LintContext) -> Hits:
     for entry in traffic(service):
         tag = entry.get("tag").text()
         if tag and tag in seen:
-            yield entry.get("tag"), f"the tag {tag} is given to an earlier entry; tags must be unique"
+            yield entry.get("tag"), f"the tag {tag} is used by an earlier entry; tags must be unique"
         seen.add(tag)
 
 
@@ -225,4 +225,4 @@ def contradiction(service: Part, _: LintContext) -> Hits:
             message = f"latestRevision = {latest.text()} contradicts revisionName {pinned.text() or 'none'}; keep one"
             yield latest, message
         if entry.get("configurationName"):
-            yield entry.get("configurationName"), "configurationName is refused in a Service; delete it"
+            yield entry.get("configurationName"), "configurationName is rejected in a Service; delete it"

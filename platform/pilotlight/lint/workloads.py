@@ -54,7 +54,7 @@ def same_probes(workload: Part, _: LintContext) -> Hits:
         live, ready = container.get("livenessProbe"), container.get("readinessProbe")
         for action in ("httpGet", "exec", "grpc"):
             if live.get(action) and live.get(action).value == ready.get(action).value:
-                message = "it equals readinessProbe, so a busy pod is restarted; probe whether the process lives"
+                message = "it equals readinessProbe, so a busy pod is restarted; probe only that the process is alive"
                 yield live, message
 
 
@@ -89,7 +89,7 @@ def short_deadline(deployment: Part, _: LintContext) -> Hits:
 def no_readiness(workload: Part, context: LintContext) -> Hits:
     every = list(containers(workload)) if serves_model(workload, context) else []
     if every and not any(container.get("readinessProbe") for container in every):
-        yield every[0], "no container has a readinessProbe: traffic comes before the model is loaded; add one"
+        yield every[0], "no container has a readinessProbe: traffic arrives before the model is loaded; add one"
 
 
 @rule("PL490")
@@ -107,7 +107,7 @@ def liveness_kills_load(workload: Part, context: LintContext) -> Hits:
 def hpa_at_zero(hpa: Part, _: LintContext) -> Hits:
     minimum = hpa.get("spec", "minReplicas")
     if minimum and minimum.integer(1) == 0:
-        yield minimum, "minReplicas = 0 is refused without the feature gate HPAScaleToZero; use a ScaledObject"
+        yield minimum, "minReplicas = 0 is rejected without the feature gate HPAScaleToZero; use a ScaledObject"
 
 
 @rule("PL482")
@@ -136,7 +136,7 @@ def gpu_image(workload: Part, _: LintContext) -> Hits:
     for container in every if not any(gpus(each) for each in every) else ():
         image = container.get("image").text()
         if GPU_IMAGE.search(image) and not CPU_IMAGE.search(image):
-            yield container, f"{image} runs on GPUs, but resources.limits asks for none"
+            yield container, f"{image} needs GPUs, but resources.limits has none"
 
 
 @rule("PL485")
@@ -153,7 +153,7 @@ def surge_gpus(deployment: Part, _: LintContext) -> Hits:
     each, strategy = sum(gpus(container) for container in containers(deployment)), deployment.get("spec", "strategy")
     surge = strategy.get("rollingUpdate", "maxSurge").text("25%")
     if each and strategy.get("type").text("RollingUpdate") == "RollingUpdate" and surge not in {"0", "0%"}:
-        message = f"a rolling update needs {each:g} spare GPUs; write Recreate or maxSurge: 0 where there are none"
+        message = f"a rolling update needs {each:g} spare GPUs; write Recreate or maxSurge: 0 if there are none"
         yield strategy or deployment.get("spec"), message
 
 
@@ -177,14 +177,17 @@ def access_not_enforced(part: Part, context: LintContext) -> Hits:
         if images and not raw:
             yield (
                 written[0],
-                f"{images[0]} does not check it; choose the mode Standard, behind our gateway, or our runtime",
+                f"{images[0]} does not enforce it; use mode Standard behind the gateway, or Pilotlight runtime",
             )
     elif not any(
         variable.get("name").text() == ENV_ACCESS_FILE
         for container in containers(part)
         for variable in container.get("env").each()
     ) and not (kind_of(part) in WORKLOADS and _closed(part, context)):
-        yield written[0], f"no container reads {ENV_ACCESS_FILE} and the pods admit everybody; render the service again"
+        yield (
+            written[0],
+            f"no container reads {ENV_ACCESS_FILE} and the pods admit all clients; render the service again",
+        )
 
 
 def _images(service: Part) -> list[str]:

@@ -161,7 +161,7 @@ def fine_tuned(
         return model, None
     weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
     if weights is None:
-        log.error("PL309", path, f"no FineTunedWeight is called {name}; add its document to the files or --catalog")
+        log.error("PL309", path, f"unknown FineTunedWeight {name}; add its manifest to the files or --catalog")
         return model, None
     spec = weights["spec"]
     storage = spec.get("storage") or {}
@@ -173,12 +173,12 @@ def fine_tuned(
     elif not uri:
         log.error("PL309", path, f"{name} has no storage.storageUri to fetch it from")
     elif (spec.get("configuration") or {}).get("merged_weights") is True:
-        log.decide("", "fine-tuned weights", name, "merged: they are served in place of the base model's")
+        log.decide("", "fine-tuned weights", name, "merged: they replace the base model's")
         # Without the node path, where OME's model agent puts base models only; the Secret's key stays.
         storage = {key: value for key, value in storage.items() if key != "path"}
         return replace(model, storage_uri=uri, storage=storage), None
     else:
-        log.decide("", "fine-tuned weights", name, "an adapter, loaded beside the base model")
+        log.decide("", "fine-tuned weights", name, "an adapter, loaded with the base model")
         return model, Adapter(name, uri, path)
     return model, None
 
@@ -189,7 +189,7 @@ def with_adapter(container: Mapping[str, Json], adapter: Adapter, log: DecisionL
     flags = next((flags for word, flags in _FLAGS.items() if word in image), None)
     if flags is None:
         engines = " or ".join(_FLAGS)
-        message = f"{image or 'our predictor'} loads no adapters; use a runtime of {engines}, or merge the weights"
+        message = f"{image or 'the predictor'} loads no adapters; use a runtime of {engines}, or merge the weights"
         log.error("PL309", adapter.named_at, message)
         return dict(container)
     args = [flag.format(f"{adapter.name}={adapter.path}") for flag in flags]

@@ -64,7 +64,7 @@ def choose_runtime(service: Service, catalogue: Catalogue, capabilities: Capabil
         return Selection(None, None)
     if main is None:
         path = "spec.engine" if service.group == "ome" else "spec.predictor"
-        log.error("PL305", path, "is missing: it is the component that serves the model")
+        log.error("PL305", path, "is missing: it serves the model")
         return Selection(None, None)
     selection = select_runtime(service, main, catalogue, runtime_host(capabilities, service))
     log.problems.items.extend(selection.problems)
@@ -146,7 +146,7 @@ def _with_ranks(
         return leader, worker
     engines = [node_engine(part.container) for part in (leader, worker)]
     if not all(engines):
-        message = "leader and workers would not find each other: refer to LWS_LEADER_ADDRESS and LWS_WORKER_INDEX in"
+        message = "leader and workers cannot find each other: use LWS_LEADER_ADDRESS and LWS_WORKER_INDEX in"
         log.error("PL378", field_path(component, "worker"), f"{message} their arguments, or use SGLang or `vllm serve`")
         return leader, worker
     ranked = [
@@ -223,7 +223,7 @@ def _refuse_format(service: Service, component: Component, model_format: str, na
         log.error("PL390", f"metadata.annotations.{IMAGE_VARIANT}", message)
         return
     field = field_path(component, "runner.image" if service.group == "ome" else "model.image")
-    message = f"= {model_format}, which no variant of our image can load; set {field} to one of yours that can"
+    message = f"= {model_format}, which no variant of the predictor image can load; set {field} to your own image"
     log.error("PL390", reference_path(service), message)
 
 

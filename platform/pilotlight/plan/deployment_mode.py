@@ -33,7 +33,7 @@ def decide_modes(service: Service, capabilities: Capabilities, log: DecisionLog)
     else:
         main = next(iter(service.components.values()))
         explicit = _mode_from_annotation(main, service.annotations, "metadata.annotations", log)
-        general = explicit or (capabilities.default_mode, "no annotation says otherwise: the default mode")
+        general = explicit or (capabilities.default_mode, "default mode")
         chosen = {role: _kserve_mode(component, *general, log) for role, component in service.components.items()}
     for role, (mode, reason) in chosen.items():
         log.decide(role, "mode", mode, reason)
@@ -72,13 +72,13 @@ def _ome_mode(service: Service, component: Component, log: DecisionLog) -> tuple
         return "raw", "a decoder without leader or worker is a Deployment"
     if component.min_replicas == 0:
         return _raw_with_decoder(service, component, "serverless", f"{role}.minReplicas = 0")
-    return "raw", f"{role}.minReplicas = {component.min_replicas or 1}, and no annotation says otherwise"
+    return "raw", f"{role}.minReplicas = {component.min_replicas or 1}, and no annotation overrides it"
 
 
 def _raw_with_decoder(service: Service, component: Component, mode: Mode, reason: str) -> tuple[Mode, str]:
     """Replace serverless by raw for an engine with a decoder: they connect by address, not through an activator."""
     if component.role == "engine" and mode == "serverless" and "decoder" in service.components:
-        return "raw", f"{reason}, but an engine beside a decoder is never serverless"
+        return "raw", f"{reason}, but an engine with a decoder is never serverless"
     return mode, reason
 
 
@@ -88,7 +88,7 @@ def _check_service_annotation(service: Service, modes: dict[Role, tuple[Mode, st
     written = service.annotations.get(key, "")
     decided = modes.get("engine", ("raw", ""))[0]
     if written and written != DISAGGREGATED and MODE_NAMES.get(written) != decided:
-        message = f"{written} has no effect here and the engine is {decided}; write it in spec.engine.annotations"
+        message = f"{written} has no effect and the engine is {decided}; set it in spec.engine.annotations"
         log.warn("PL302", f"metadata.annotations.{key}", message)
 
 
@@ -110,11 +110,11 @@ def _mode_from_annotation(
     mode = MODE_NAMES.get(value)
     if mode is None:
         known = ", ".join(MODE_NAMES)
-        hint = "ModelMesh is not served here; " if value == "ModelMesh" else ""
-        log.error("PL301", f"{path}.{key}", f"{value} is no deployment mode; {hint}use one of {known}")
+        hint = "ModelMesh is not supported; " if value == "ModelMesh" else ""
+        log.error("PL301", f"{path}.{key}", f"{value} is not a deployment mode; {hint}use one of {known}")
         return None
     if mode == "serverless" and (component.leader or component.worker):
-        log.error("PL303", f"{path}.{key}", f"{value} excludes leader and worker; remove one or the other")
+        log.error("PL303", f"{path}.{key}", f"{value} excludes leader and worker; remove one")
     return mode, f"annotation {key} = {value}"
 
 

@@ -30,7 +30,7 @@ def decide_timeout(context: PlanContext, log: DecisionLog) -> int:
         return DEFAULT_TIMEOUT_S
     if written < LONG_ANSWERS_S and context.generative:
         name = "timeoutSeconds" if context.service.group == "ome" else "timeout"
-        message = f"{written} s would cut answers of a generative model short; {LONG_ANSWERS_S} s is used"
+        message = f"{written} s would cut off responses of a generative model; {LONG_ANSWERS_S} s is used"
         log.warn("PL345", context.path(name), message)
         return LONG_ANSWERS_S
     log.decide(role, "request timeout", f"{written} s", f"{role}.timeout is set")
@@ -99,13 +99,13 @@ def decide_warmup(context: PlanContext, log: DecisionLog) -> None:
     if not context.choice.is_pilotlight:
         field = "example" if component.example else "warmup"
         probes = "; probes of a canary use it" if component.example else ""
-        log.warn("PL360", f"{model}.{field}", f"has no effect on readiness: only our predictor has a warm-up{probes}")
+        log.warn("PL360", f"{model}.{field}", f"has no effect on readiness: this image has no warm-up{probes}")
     elif component.example.keys() & set(WARMUP_KEYS):
         log.decide(component.role, "warm-up", "the example", f"{model}.example is set")
     elif component.warmup == "none":
-        log.decide(component.role, "warm-up", "none", f"{model}.warmup is set: ready before it has answered anything")
+        log.decide(component.role, "warm-up", "none", f"{model}.warmup is set: ready without a warm-up request")
     else:
-        log.decide(component.role, "warm-up", "zeros", f"{model}.example is for probes of a canary: it is OpenAI's")
+        log.decide(component.role, "warm-up", "zeros", f"{model}.example is for canary probes: it is an OpenAI request")
 
 
 def grace_seconds(timeout_s: int) -> int:

@@ -131,7 +131,7 @@ def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[St
     ours = context.choice.is_pilotlight
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if (cache := _local_cache(context, uri)) is not None:
-        return _local_model_cache, f"{cache.name} has it on nodes: claim {cache.claim}, which KServe makes"
+        return _local_model_cache, f"{cache.name} has it on nodes: claim {cache.claim}, created by KServe"
     if scheme == "pvc":
         return _volume_claim, "pvc:// names a claim"
     if scheme in ("oci", "oci+native") and not _ORACLE.match(uri):
@@ -145,8 +145,8 @@ def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[St
     if not _check_scheme(uri, location(context)[1], log):
         return None, ""
     if ours:
-        return _in_process, "our predictor fetches while it imports"
-    return _init_container, "a foreign image cannot fetch; ours does it before"
+        return _in_process, "the predictor downloads it during its imports"
+    return _init_container, "a third-party image cannot download it; an init container does"
 
 
 def _has_volumes(context: PlanContext) -> bool:
@@ -173,7 +173,7 @@ def _check_shared_cache(context: PlanContext, method: StorageMethod, log: Decisi
         reason = "its replicas share the cache of the machine" if not _has_volumes(context) else "nothing is fetched"
         log.warn("PL387", path, f"has no effect: {reason}; remove it")
     elif written:
-        log.decide(context.component.role, "model cache", written, "revisions and replicas share what they fetch")
+        log.decide(context.component.role, "model cache", written, "revisions and replicas share downloads")
 
 
 def _check_requirements(context: PlanContext, log: DecisionLog) -> None:
@@ -184,7 +184,7 @@ def _check_requirements(context: PlanContext, log: DecisionLog) -> None:
     if not context.choice.is_pilotlight or brings_image or not _has_volumes(context):
         return
     if CODE in files and files & {FILE, LOCK}:
-        message = "has requirements, which each new pod installs before it serves; build an image with them"
+        message = "has requirements, which each new pod installs before it is ready; build an image with them"
         log.warn("PL389", location(context)[1], message)
 
 
@@ -203,19 +203,19 @@ def _cache_volume(context: PlanContext) -> tuple[Object, Object]:
 def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
     scheme = uri.partition("://")[0]
     if scheme not in _FETCHED:
-        log.error("PL340", path, f"{uri}: nothing here can fetch {scheme}://; use {', '.join(_FETCHED)}, pvc or oci")
+        log.error("PL340", path, f"{uri}: {scheme}:// is not supported; use {', '.join(_FETCHED)}, pvc or oci")
     return scheme in _FETCHED
 
 
 def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
     if context.choice.is_pilotlight:
-        return _in_place, "a path is used where it is: in the image, or on this machine"
+        return _in_place, "a path is used in place: in the image, or on this machine"
     if context.capabilities.target in ("local", "docker"):
-        return _host_path, "a path of this machine, which runs the replicas"
-    message = f"{uri}: a path of this machine does not exist in another image; use a URI, pvc:// or oci://"
+        return _host_path, "a local path on this machine"
+    message = f"{uri}: a local path does not exist in a third-party image; use a URI, pvc:// or oci://"
     model, known = context.component.model, context.choice.model and find_format(context.choice.model.format)
     if model is not None and known and known.backend:
-        message += f", or {context.path('model.runtime')}: pilotlight, which serves {known.name} from a path"
+        message += f", or {context.path('model.runtime')}: pilotlight, which loads {known.name} from a path"
     log.error("PL342", location(context)[1], message)
     return None, ""
 

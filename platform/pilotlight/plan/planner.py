@@ -80,7 +80,7 @@ def _capabilities(service: Service, capabilities: Capabilities, log: DecisionLog
     graph = any(part.graph for part in service.components.values())
     if not graph or capabilities.target not in ("docker", "slurm"):
         return capabilities
-    reason = f"it calls services through the gateway of this machine, which {capabilities.target} may not reach"
+    reason = f"it calls services through the gateway on this machine, which {capabilities.target} may not reach"
     log.decide("router", "runs as", "a process of this machine", reason)
     return replace(capabilities, target="local", target_options={})
 
@@ -139,38 +139,41 @@ def _decide_access(context: PlanContext, entry: bool, log: DecisionLog) -> None:
     role, path = context.component.role, f"metadata.annotations.{next(iter(written))}"
     if context.enforces_access:
         secret = names.access_secret(context.service.name)
-        log.decide(role, "access", "checked by its pods", f"rules in the Secret {secret}: a change is no new revision")
+        log.decide(role, "access", "enforced by its pods", f"rules in the Secret {secret}, without a new revision")
         if names.ANNOTATION_RATE in written and entry:
-            reason = "each replica counts for itself, so with several a client may send as many times as much"
+            reason = "each replica counts separately, so the limit grows with the replicas"
             log.decide(role, "rate limit", f"{written[names.ANNOTATION_RATE]} per replica", reason)
     elif context.choice.is_pilotlight and not entry:
         return  # behind a component of others, which is reported; only that may call it
     elif (entry or context.serverless) and (problem := _unfronted(context)):
         log.error("PL367", path, f"would not be enforced: {_open_because(context)}, and {problem}")
     elif entry:
-        reason = "requests go through the gateway, and the NetworkPolicy admits no others"
-        log.decide(role, "access", "checked by the gateway", f"{_open_because(context)}: {reason}")
+        reason = "requests pass the gateway, and the NetworkPolicy allows no others"
+        log.decide(role, "access", "enforced by the gateway", f"{_open_because(context)}: {reason}")
 
 
 def _open_because(context: PlanContext) -> str:
     """Return why the pods of a component do not check the access annotations."""
     if context.choice.is_pilotlight:
         return f"the explainer calls {context.name} without the client's token"
-    return f"the image of {context.name} is not ours"
+    return f"{context.name} has a third-party image"
 
 
 def _unfronted(context: PlanContext) -> str:
     """Return why our gateway cannot enforce access in front of an image of others, with the fix; empty: it can."""
     if context.serverless:
-        return "no gateway of ours is in front of Knative; set the mode to Standard (OME: RawDeployment), or use ours"
+        return (
+            "Knative services bypass the Pilotlight gateway; set the mode to Standard (OME: RawDeployment), or use"
+            " the Pilotlight predictor"
+        )
     if not context.capabilities.our_gateway:
-        return "the cluster has no gateway of ours; install the chart inference-platform, or use our predictor"
+        return "the cluster has no Pilotlight gateway; install the chart inference-platform, or use our predictor"
     if context.on_ray:
         return "the gateway does not route to a RayCluster; use MultiNode"
     if serving_port(context)[1] == "h2c":
-        return "gRPC does not pass the gateway; serve HTTP, or use our predictor"
+        return "gRPC bypasses the gateway; use HTTP, or the Pilotlight predictor"
     if context.annotation(document_annotations.WAKE_BY) == HTTP_ADD_ON:
-        return f"the HTTP add-on checks nothing; set {document_annotations.WAKE_BY} to {GATEWAY}"
+        return f"the HTTP add-on does not enforce it; set {document_annotations.WAKE_BY} to {GATEWAY}"
     return ""
 
 
@@ -181,10 +184,10 @@ def _decide_group(context: PlanContext, log: DecisionLog) -> None:
             context.component.role,
             "network",
             "RDMA advised",
-            "nodes exchange tensors: RoCE or InfiniBand decides the speed",
+            "nodes exchange tensors: use RoCE or InfiniBand for speed",
         )
     if context.on_ray and "$(LWS_" in str(context.choice.container):
-        message = "its command uses variables of a LeaderWorkerSet, which Ray does not set; name a runtime made for Ray"
+        message = "its command uses variables of a LeaderWorkerSet, which Ray does not set; use a runtime made for Ray"
         log.warn("PL365", context.path(), message)
 
 
@@ -219,7 +222,7 @@ def _with_overrides(service: Service, component: Component, current: Current, lo
         if key in current_overrides
     }
     for field, value in overrides.items():
-        log.decide(component.role, field.replace("_", " "), value, "kept as set by hand; --reset clears it")
+        log.decide(component.role, field.replace("_", " "), value, "manual override; --reset removes it")
     return replace(component, **overrides) if overrides else component  # type: ignore[arg-type]
 
 
@@ -344,7 +347,7 @@ def _monitoring(workloads: Sequence[Workload]) -> Iterator[Requirement]:
         kind = "podmonitors" if workload.mode == "serverless" else "servicemonitors"
         yield Requirement("crd", f"{kind}.{MONITORING}", f"{workload.role} is scraped")
     if any(workload.is_pilotlight or workload.scaling.min_replicas > 0 for workload in measured):
-        yield Requirement("crd", f"prometheusrules.{MONITORING}", "alerts of the service")
+        yield Requirement("crd", f"prometheusrules.{MONITORING}", "alerts for the service")
 
 
 def _objects(workload: Workload) -> Iterator[Requirement]:

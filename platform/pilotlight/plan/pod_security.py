@@ -46,9 +46,9 @@ def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) ->
     if beyond or node_folders:
         return "privileged"
     if context.choice.is_pilotlight:
-        log.decide(role, "pod security", "restricted", "our image needs nothing more")
+        log.decide(role, "pod security", "restricted", "the predictor image needs nothing more")
         return "restricted"
-    message = "the image is not ours and may need root, so its pods meet only baseline"
+    message = "a third-party image may need root, so its pods meet only baseline"
     if has_pods:
         log.warn("PL351", path, f"{message}; force --pod-security restricted if it does not")
     return "baseline"
@@ -96,7 +96,7 @@ def fit_to_knative(
     if spec.get("automountServiceAccountToken"):
         refused.append("automountServiceAccountToken")
     for field in refused:
-        log.warn("PL359", context.path(field), "is refused by Knative and left out; use raw if it is needed")
+        log.warn("PL359", context.path(field), "is rejected by Knative and removed; use raw if it is needed")
     allowed = {field: value for field, value in spec.items() if field not in refused}
     containers = [_container(context, container, log) for container in spec["containers"]]
     return {**allowed, "containers": _with_one_port(context, containers, port, log)}
@@ -108,7 +108,7 @@ def _with_one_port(
     """Give the first container with ports the serving port; Knative rejects ports of any other."""
     serving, *others = (container for container in containers if container.get("ports"))
     for container in others:
-        message = f"ports of {container['name']} are refused by Knative beside {serving['name']}'s and left out"
+        message = f"ports of {container['name']} are rejected by Knative next to those of {serving['name']} and removed"
         log.warn("PL359", context.path("containers"), message)
         del container["ports"]
     serving["ports"] = [dict(port)]
@@ -123,7 +123,7 @@ def _container(context: PlanContext, container: Mapping[str, Json], log: Decisio
     ]
     for field in (*refused, *(f"securityContext.{name}" for name in refused_security)):
         field_path = "runner" if context.service.group == "ome" else "containers"
-        message = f"{field} of {container['name']} is refused by Knative and left out; use raw if it is needed"
+        message = f"{field} of {container['name']} is rejected by Knative and removed; use raw if it is needed"
         log.warn("PL359", context.path(field_path), message)
     allowed = {field: value for field, value in container.items() if field not in refused}
     if refused_security:

@@ -105,16 +105,16 @@ def check_pod(context: PlanContext, spec: Mapping[str, Json], group: str, log: D
     field = "runner" if context.service.group == "ome" else "model"
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
         for name, request, limit in _overcommitted(container):
-            message = f"requests {request} of {name} and limits it to {limit}; devices are not shared, write one number"
+            message = f"requests {request} of {name} and limits it to {limit}; devices are not shared, use one number"
             log.error("PL362", context.path(f"{prefix}{field}.resources"), message)
         volumes = {volume["name"] for volume in spec.get("volumes", ())}
         for name in sorted({mount["name"] for mount in container.get("volumeMounts") or ()} - volumes):
-            message = f"{name} is mounted and no volume of the pod; add it to {context.path(f'{prefix}volumes')}"
+            message = f"{name} is mounted but is not a volume of the pod; add it to {context.path(f'{prefix}volumes')}"
             log.error("PL363", context.path(f"{prefix}{field}.volumeMounts"), message)
         for name, value in literal_secrets(container):
             uri, place = location(context)
             path = place if value == uri else context.path(f"{prefix}{field}.env")
-            message = f"{name} has a credential that everybody who may read the manifest sees; refer to a Secret"
+            message = f"{name} has a credential in plain text; use a Secret"
             log.warn("PL368", path, message)
         for probe in sorted(PROBE_FIELDS & container.keys()):
             for handler in ("httpGet", "tcpSocket"):
@@ -155,7 +155,7 @@ def decide_resources(context: PlanContext, log: DecisionLog) -> dict[str, Json]:
     requests.setdefault("memory", limits.get("memory"))
     resources = with_memory(context, {**written, "requests": requests, **({"limits": limits} if limits else {})})
     if (memory := resources["requests"]["memory"]) != requests["memory"]:
-        reason = f"{_twice(context)}; the runtime asks for {requests['memory']}"
+        reason = f"{_twice(context)}; the runtime requests {requests['memory']}"
         log.decide(context.component.role, "memory", memory, reason)
     _check_memory(context, resources.get("limits") or {}, log)
     return resources
@@ -271,7 +271,7 @@ def image(context: PlanContext, log: DecisionLog) -> str:
     """Return the default image; a container that is not ours must have its own (PL307)."""
     if not context.choice.is_pilotlight and not context.choice.container.get("image"):
         name = "runner.image" if context.service.group == "ome" else "containers"
-        log.error("PL307", context.path(name), "has no image, and no runtime gives it one; name an image or a runtime")
+        log.error("PL307", context.path(name), "has no image, and no runtime provides one; set an image or a runtime")
     return context.capabilities.own_image()
 
 

@@ -41,13 +41,13 @@ def decide_probes(context: PlanContext, port: int, log: DecisionLog) -> dict[str
 
 def _budget_reason(context: PlanContext) -> str:
     if context.choice.container.get("startupProbe"):
-        return "the startupProbe that the container brings"
+        return "the container's own startupProbe"
     if context.choice.gateway:
         return "no model to load"
     if not context.model_bytes:
         return "the model's size is unknown"
     rate = context.capabilities.load_rate_bytes_s
-    return f"{context.model_bytes / 1e9:.1f} GB at {rate / 1e6:.0f} MB/s, twice, and the boot"
+    return f"{context.model_bytes / 1e9:.1f} GB at {rate / 1e6:.0f} MB/s, twice, plus startup"
 
 
 def _default(context: PlanContext, port: int, budget: int) -> dict[str, Json]:
@@ -83,7 +83,7 @@ def _for_knative(context: PlanContext, port: int, brought: Mapping[str, Json], l
     if "livenessProbe" in brought:
         probes["livenessProbe"] = brought["livenessProbe"]
     if "startupProbe" in brought:
-        reason = "a startupProbe would switch off Knative's own quick probing"
+        reason = "a startupProbe would turn off Knative's fast probing"
         budget = f"its {context.allowed_start_s} s are counted into the progress deadline"
         log.decide(context.component.role, "startup probe", budget, reason)
     return probes

@@ -19,7 +19,7 @@ KNOWN: Final = ("routing_strategy", "health_check_interval")
 SIDECARS: Final = ("llm-d-routing-sidecar", "llm-d-router")  # images of llm-d
 NIXL: Final = "NixlConnector"  # the only connector of vLLM whose scheme the router has
 UNKNOWN: Final = (
-    "the router does not know how its engines hand over KV caches: neither --disaggregation-mode (SGLang) nor "
+    "the router cannot detect how its engines transfer KV caches: neither --disaggregation-mode (SGLang) nor "
     f"--kv-transfer-config with {NIXL} (vLLM) is among the arguments of both; add it, or annotate the runtime with "
     f"{names.ANNOTATION_DISAGGREGATION}: {', '.join(names.DISAGGREGATIONS)}"
 )
@@ -58,7 +58,7 @@ def _variables(values: Mapping[str, str]) -> list[dict[str, str]]:
 def _graph_settings(context: PlanContext, timeout_s: int, log: DecisionLog) -> dict[str, str]:
     graph = context.component.graph
     steps = sum(len(node["steps"]) for node in graph["nodes"].values())
-    reason = f"nodes: {len(graph['nodes'])}, steps: {steps}; our gateway executes it"
+    reason = f"nodes: {len(graph['nodes'])}, steps: {steps}; the Pilotlight gateway executes it"
     log.decide("router", "graph", graph["nodes"]["root"]["routerType"], reason)
     text = json.dumps(graph["nodes"], separators=(",", ":"), ensure_ascii=False)
     return {
@@ -92,7 +92,7 @@ def _decide_protocol(context: PlanContext, engine: Workload, decoder: Workload, 
     if decoding == "llm-d" or (prefilling and prefilling == decoding):
         log.decide("router", "prefill and decode", decoding, "arguments and images of engine and decoder")
     elif prefilling and decoding:
-        log.error("PL377", "spec.decoder", f"speaks {decoding} and the engine {prefilling}; use one runtime for both")
+        log.error("PL377", "spec.decoder", f"uses {decoding} and the engine {prefilling}; use one runtime for both")
     else:
         path = "spec.runtime.name" if context.service.runtime else "spec.engine"
         log.error("PL377", path, UNKNOWN)
@@ -148,12 +148,12 @@ def _check_config(context: PlanContext, strategy: str, disaggregated: bool, log:
     if strategy not in ROUTER_STRATEGIES:
         log.error("PL346", path, f"{strategy}, must be one of {', '.join(ROUTER_STRATEGIES)}")
     elif strategy == "prefill_decode" and not disaggregated:
-        log.error("PL346", path, "prefill_decode needs a decoder beside the engine; add one or use cache_aware")
+        log.error("PL346", path, "prefill_decode needs a decoder; add one or use cache_aware")
     elif strategy != "prefill_decode" and disaggregated:
-        log.error("PL346", path, f"{strategy} sends the decoder no request; use prefill_decode, or drop the decoder")
+        log.error("PL346", path, f"{strategy} does not use the decoder; use prefill_decode, or remove the decoder")
     for key in context.component.config:
         if key not in KNOWN:
-            log.error("PL347", context.path(f"config.{key}"), f"is no setting of the router; known: {', '.join(KNOWN)}")
+            log.error("PL347", context.path(f"config.{key}"), f"is not a router setting; known: {', '.join(KNOWN)}")
 
 
 def _interval(context: PlanContext, log: DecisionLog) -> float:

@@ -50,7 +50,7 @@ def decide_traffic(context: PlanContext, rendered: str, current: Current, log: D
             Traffic(rendered if revision in ("", "latest") else str(revision), int(percent), str(tag))
             for revision, percent, tag in ((one["revision"], one["percent"], one.get("tag", "")) for one in override)
         )
-        log.decide(role, "traffic", _describe(shares), "kept as set by hand; --reset clears it")
+        log.decide(role, "traffic", _describe(shares), "manual override; --reset removes it")
         return shares
     percent = canary_percent(context, current)
     stable = stable_revision(context.name, rendered, current)
@@ -103,10 +103,10 @@ def check_canary(context: PlanContext, stable: str, current: Current, log: Decis
     """Return whether a second workload is possible: the stable one's template must be known."""
     if context.mode == "stateful":
         path = context.path("canaryTrafficPercent")
-        log.error("PL353", path, "a stateful component has one identity per replica and no second side; use raw")
+        log.error("PL353", path, "a stateful component cannot have two revisions; use raw")
         return False
     if stable not in current.templates:
-        message = f"the pods of {stable} are not known, so that they cannot be kept beside the new ones"
+        message = f"the pods of {stable} are unknown, so they cannot be kept next to the new ones"
         log.error("PL354", context.path("canaryTrafficPercent"), f"{message}; read them from the target or --current")
         return False
     return True

@@ -113,7 +113,7 @@ def _with_stable(
     if not traffic.check_canary(context, stable, current, log):
         return [workload]
     if workload.internal:
-        message = "requests are split where they enter; a component behind another one cannot have a canary of its own"
+        message = "requests are split where they enter; a component behind another one cannot have its own canary"
         log.error("PL357", context.path("canaryTrafficPercent"), message)
     name = names.workload(context.service.name, context.component.role, "canary")
     workers = workload.worker_template
@@ -149,7 +149,7 @@ def decide_strategy(context: PlanContext, scaling: Scaling, log: DecisionLog) ->
         needed, free = context.gpus, context.capabilities.gpus
         if needed and free is not None and free < needed:
             reason = f"needs {needed} free GPUs, there are {free}"
-            log.warn("PL352", context.path(), f"a new revision starts beside the old one and {reason}; use raw")
+            log.warn("PL352", context.path(), f"a new revision starts next to the old one and {reason}; use raw")
         return {}
     if context.mode == "stateful":
         return {"type": "RollingUpdate"}
@@ -182,5 +182,5 @@ def _surge(context: PlanContext, scaling: Scaling) -> tuple[int, int, str]:
         return 1, 0, f"{free} GPUs are free and a replica needs {needed}"
     short = f"{free} GPUs are free, a replica needs {needed}"
     if scaling.min_replicas > 1:
-        return 0, 1, f"{short}: the others serve meanwhile"
-    return 0, 0, f"{short}: the old replica must end before the new one starts"
+        return 0, 1, f"{short}: the other replicas keep serving"
+    return 0, 0, f"{short}: the old replica must stop before the new one starts"

@@ -132,7 +132,7 @@ def backends_of(plan: Plan) -> list[tuple[Workload, int]]:
     for share in entry.traffic:
         variant = entry if share.latest else variants.get(share.revision)
         if variant is None:
-            message = f"traffic goes to revision {share.revision}, which no workload of the plan runs"
+            message = f"traffic goes to revision {share.revision}, which no workload of the plan has"
             raise InternalError(f"{entry.name}: {message}")
         backends.append((variant, share.percent))
     return backends

@@ -37,7 +37,7 @@ def document(template: str, values: Mapping[str, Json]) -> dict[str, Json]:
     text = _template(template).render({**values, _VALUES: inserted})
     skeleton, marks = _parsed(template, text)
     if marks != len(inserted):
-        raise InternalError(f"{template} inserts a value where YAML expects none: write it as a whole key or value")
+        raise InternalError(f"{template} inserts a value inside a scalar: write it as a whole key or value")
     filled = _filled(skeleton, inserted)
     assert isinstance(filled, dict)
     return filled
@@ -51,7 +51,7 @@ def plain(value: Json) -> Json:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    raise InternalError(f"{value!r} ({type(value).__name__}) has no place in a manifest")
+    raise InternalError(f"{value!r} ({type(value).__name__}) is not allowed in a manifest")
 
 
 @cache

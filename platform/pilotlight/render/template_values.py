@@ -31,10 +31,10 @@ def rules_of(plan: Plan) -> list[AlertRule]:
         deadline = max(work.progress_deadline_seconds for work in measured if work.is_pilotlight)
         bound = round(deadline * DEADLINE_SHARE)
         expression = f'max({METRIC_COLD_START}{{{selector},phase="total"}}) > {bound}'
-        summary = f"A start took more than {bound} s of the {deadline} s that it may take: raise the progress deadline"
+        summary = f"A cold start took more than {bound} s of its deadline of {deadline} s: raise the progress deadline"
         rules.append(_alert("PilotlightSlowStart", expression, "", "warning", summary))
     if any(work.scaling.min_replicas > 0 for work in measured):
-        summary = "Nothing of the service is scraped: scaling by latency holds its fallback"
+        summary = "The service is not scraped: scaling by latency uses its fallback"
         rules.append(_alert("PilotlightNotScraped", f"absent(up{{{selector}}} == 1)", "10m", "critical", summary))
     for rule in rules:  # `absent` and `max` drop the labels
         rule["labels"] |= {LABEL_NAMESPACE: plan.namespace, LABEL_SERVICE: plan.name}

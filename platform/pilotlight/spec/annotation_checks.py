@@ -18,27 +18,27 @@ PREFIX: Final = f"{names.DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"
 PATH: Final = "spec.canary"
 POLICY: Final = Record("canary", {
-    "steps": Field(Anything(), "Shares in percent, rising, the last 100: 5,25,50,100."),
-    "bake": Field(Anything(), "How long each share is held at least: 2m."),
-    "interval": Field(Anything(), "Between two measurements: 15s."),
-    "check": Field(Anything(), "A figure with its bound, or a list of them: p99_ms<300."),
-    "promql": Field(Anything(), "Queries of your own, by name."),
+    "steps": Field(Anything(), "Traffic percentages, increasing to 100: 5,25,50,100."),
+    "bake": Field(Anything(), "Minimum time of each step: 2m."),
+    "interval": Field(Anything(), "Interval between two measurements: 15s."),
+    "check": Field(Anything(), "A metric with its bound, or a list of them: p99_ms<300."),
+    "promql": Field(Anything(), "Custom PromQL queries, by name."),
     "max": Field(Anything(), "Upper bounds of those queries, by name."),
     "min": Field(Anything(), "Lower bounds of those queries, by name."),
-    "compare": Field(OneOf(("baseline", "")), "baseline: held against the revision that serves."),
-    "ratio": Field(Number(), "How many times worse than the baseline is worse."),
-    "min-requests": Field(Integer(0), "Of each side, before a measurement can succeed."),
-    "failure-limit": Field(Integer(1), "Failed measurements that end it."),
-    "on-no-data": Field(OneOf(("probe", "pause", "fail", "pass")), "What too few requests mean."),
-    "example": Field(Anything(), "The body that probes send."),
-    "on-inconclusive": Field(OneOf(("pause", "fail", "pass")), "What a measurement means that stays unclear."),
-    "inconclusive-limit": Field(Integer(1), "Unclear measurements in a row until that holds."),
-    "deadline": Field(Anything(), "When it must be through, without pauses: 1h."),
-    "auto-promote": Field(Boolean(), "false: a person promotes it after the last step."),
+    "compare": Field(OneOf(("baseline", "")), "baseline: compare with the serving revision."),
+    "ratio": Field(Number(), "Maximum ratio to the baseline."),
+    "min-requests": Field(Integer(0), "Minimum requests per side for a measurement."),
+    "failure-limit": Field(Integer(1), "Failed measurements before a rollback."),
+    "on-no-data": Field(OneOf(("probe", "pause", "fail", "pass")), "Action when there are too few requests."),
+    "example": Field(Anything(), "Request body of probes."),
+    "on-inconclusive": Field(OneOf(("pause", "fail", "pass")), "Action when a measurement stays inconclusive."),
+    "inconclusive-limit": Field(Integer(1), "Inconclusive measurements in a row before that action."),
+    "deadline": Field(Anything(), "Deadline of the canary, without pauses: 1h."),
+    "auto-promote": Field(Boolean(), "false: promote manually after the last step."),
     "manual": Field(Boolean(), "true: the same as auto-promote: false."),
     "keep-stable": Field(Anything(), "How long the old revision keeps its replicas after promotion: 30s."),
-    "dry-run-checks": Field(Boolean(), "true: measured and shown, but no check stops it."),
-}, "What a new revision must prove before it gets all requests.")  # fmt: skip
+    "dry-run-checks": Field(Boolean(), "true: checks are shown but never stop the canary."),
+}, "Canary analysis of a new revision.")  # fmt: skip
 
 
 CHOICES: Final = {
@@ -59,7 +59,7 @@ def check_annotations(document: Node, problems: Problems) -> None:
         for name, value in _entries(node):
             if name.startswith(PREFIX) and name not in known:
                 elsewhere = path != OF_DOCUMENT and name in on_document
-                reason = f"has no effect here; put it under {OF_DOCUMENT}" if elsewhere else _unknown(name, known)
+                reason = f"has no effect here; move it to {OF_DOCUMENT}" if elsewhere else _unknown(name, known)
                 problems.error("PL115", value.key_location, child_path(path, name), reason)
             elif name == names.ANNOTATION_CANARY and isinstance(value.value, str):
                 from pilotlight.spec.canary_policy import parse_block, parse_policy  # few documents need it
@@ -90,7 +90,7 @@ def _check_access(path: str, annotations: dict[str, Node], problems: Problems) -
 def _unknown(name: str, known: tuple[str, ...]) -> str:
     short = tuple(each.removeprefix(PREFIX) for each in known)
     near = suggestion(name.removeprefix(PREFIX), short).replace("mean ", f"mean {PREFIX}")
-    return f"is no annotation of ours{near or f'; known here are {PREFIX}' + ', '.join(short)}"
+    return f"is not a Pilotlight annotation{near or f'; known: {PREFIX}' + ', '.join(short)}"
 
 
 def _annotations(node: Node, path: str) -> Iterator[tuple[str, Node]]:
@@ -134,7 +134,7 @@ def move_to_annotation(document: Node, problems: Problems) -> None:
     if not isinstance(annotations.value, dict):
         return  # reported when the annotations are validated
     if names.ANNOTATION_CANARY in annotations.value:
-        message = f"excludes the annotation {names.ANNOTATION_CANARY}, which says the same; keep one of them"
+        message = f"excludes the annotation {names.ANNOTATION_CANARY}, which sets the same; keep one"
         problems.error("PL111", block.key_location, PATH, message)
         return
     annotations.value[names.ANNOTATION_CANARY] = Node(block.location, json.dumps(block.plain()), block.key_location)

@@ -41,12 +41,12 @@ PATH_BY_KEY: Final = {
 }
 # Built-in metrics and their descriptions.
 METRICS: Final = {
-    "p50_ms": "the latency that half of the requests stay below",
-    "p90_ms": "the latency that 9 of 10 requests stay below",
-    "p95_ms": "the latency that 19 of 20 requests stay below",
-    "p99_ms": "the latency that 99 of 100 requests stay below",
+    "p50_ms": "the median latency",
+    "p90_ms": "the 90th percentile of the latency",
+    "p95_ms": "the 95th percentile of the latency",
+    "p99_ms": "the 99th percentile of the latency",
     "mean_ms": "the mean latency",
-    "error_rate": "the share of requests that are answered with 5xx",
+    "error_rate": "the ratio of requests with a 5xx response",
     "rps": "requests per second",
 }
 QUANTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
@@ -100,8 +100,8 @@ def parse_check(text: str) -> Check:
     name, operator, amount = matched[1], matched[2], matched[3]
     if name not in METRICS:
         with_unit = f"; did you mean {name}_ms?" if f"{name}_ms" in METRICS else ""
-        hint = with_unit or suggestion(name, tuple(METRICS)) or f"; known are {', '.join(METRICS)}"
-        raise UsageError(f'the check "{text}" is about {name}, which is not measured{hint}')
+        hint = with_unit or suggestion(name, tuple(METRICS)) or f"; known: {', '.join(METRICS)}"
+        raise UsageError(f'the check "{text}" uses {name}, which is not a metric{hint}')
     if operator is None:
         return Check(name)
     bound = _bound(text, name, amount)
@@ -116,9 +116,9 @@ def _bound(text: str, name: str, amount: str) -> float:
         raise UsageError(f'the check "{text}" has the bound {amount}, {must}')
     bound = float(matched[1]) * scales[matched[2] or ""]
     if kind == "rate" and bound > 1:
-        raise UsageError(f'the check "{text}" asks for a rate above 1; write {float(matched[1]):g}% for percent')
+        raise UsageError(f'the check "{text}" has a rate above 1; write {float(matched[1]):g}% for percent')
     if name in QUANTILES and bound > MAX_LATENCY_MS:
-        message = f'the check "{text}" is beyond {MAX_LATENCY_MS:g} ms, where latencies are no longer told apart'
+        message = f'the check "{text}" is beyond {MAX_LATENCY_MS:g} ms, the highest measurable latency'
         raise UsageError(message)
     return bound
 
@@ -129,7 +129,7 @@ def promql_checks(queries: Sequence[str], maxima: Sequence[str], minima: Sequenc
     for text in queries:
         name, query = _pair("promql", text, "NAME=QUERY")
         if not _NAME.fullmatch(name) or name in METRICS or name in checks:
-            why = "is one of ours" if name in METRICS else "is given twice" if name in checks else "is no name"
+            why = "is a built-in metric" if name in METRICS else "is set twice" if name in checks else "is not a name"
             raise UsageError(f"promql {name} {why}; choose another, of letters, digits, - and _")
         check_query(name, query)
         checks[name] = Check(name, query)
@@ -148,7 +148,7 @@ def _bounds(key: str, bounds: Sequence[str], checks: Mapping[str, Check]) -> Ite
         name, amount = _pair(key, f"{next(iter(checks))}={text}" if unnamed else text, "NAME=NUMBER")
         if name in METRICS:
             check = f"{name}{'<>'[key == 'min']}{amount}"
-            raise UsageError(f"{key} {text} is about a figure of ours; write the check {check}")
+            raise UsageError(f"{key} {text} is a built-in metric; write the check {check}")
         if name not in checks:
             hint = suggestion(name, tuple(checks)) or f"; add promql {name}=QUERY"
             raise UsageError(f"{key} {text} has no query{hint}")
@@ -171,7 +171,7 @@ def _pair(key: str, text: str, form: str) -> tuple[str, str]:
 def check_query(name: str, query: str) -> None:
     """Raise UsageError for a query whose placeholders cannot be filled safely; Prometheus checks the rest."""
     if len(query) > MAX_QUERY_LENGTH:
-        problem = f"has {len(query)} characters, and {MAX_QUERY_LENGTH} characters at most can be kept"
+        problem = f"has {len(query)} characters, and {MAX_QUERY_LENGTH} characters is the limit"
         raise UsageError(f"promql {name} {problem}; make a recording rule of it")
     if wrong := syntax_problem(query):
         raise UsageError(f"promql {name} {wrong}")
@@ -190,7 +190,7 @@ def _filled(piece: str, values: Mapping[str, str], name: str) -> str:
         placeholder = matched[1]
         if placeholder not in PLACEHOLDERS:
             known = ", ".join(f"{{{{{each}}}}}" for each in PLACEHOLDERS)
-            raise UsageError(f"promql {name} has {matched[0]}, which stands for nothing; known are {known}")
+            raise UsageError(f"promql {name} has {matched[0]}, which is unknown; known: {known}")
         if not quote and placeholder != "window":
             raise UsageError(f'promql {name} has {matched[0]} outside of quotes; write label="{matched[0]}"')
         # Raw strings in backticks have no escapes, so backticks are dropped; no name has one.
@@ -218,7 +218,7 @@ def parse_example(key: str, value: Json) -> str:
         try:
             body = json.loads(value)
         except ValueError as error:
-            raise UsageError(f"{key} is no JSON: {error}") from None
+            raise UsageError(f"{key} is not JSON: {error}") from None
     if not isinstance(body, Mapping) or not PATH_BY_KEY.keys() & body.keys():
         raise UsageError(
             f"{key} is {display(value)}, must be the body of a request, with one of {', '.join(PATH_BY_KEY)}"
@@ -261,7 +261,7 @@ def parse_policy(options: Mapping[str, Json]) -> CanaryPolicy:
     for key in values:
         if key not in (*KEYS, "manual"):
             hint = suggestion(key, KEYS) or f"; it has {', '.join(KEYS)}"
-            raise UsageError(f"{key} is no setting of a canary{hint}")
+            raise UsageError(f"{key} is not a canary setting{hint}")
     fields = {name: read(key, values[key]) for key, (name, read) in _FIELDS.items() if key in values}
     if _boolean("manual", values.get("manual", False)):
         fields["auto_promote"] = False
@@ -297,14 +297,14 @@ def _checks(values: Mapping[str, Json]) -> tuple[Check, ...]:
     names = [each.name for each in checks]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise UsageError(f"check {name} is given twice; keep one of them")
+            raise UsageError(f"check {name} is set twice; keep one of them")
     return (*checks, *promql_checks(*(_pairs(key, values.get(key, ())) for key in ("promql", "max", "min"))))
 
 
 def _texts(key: str, value: Json) -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
-        raise UsageError(f"{key} is {display(value)}, must be a text or a list of texts")
+        raise UsageError(f"{key} is {display(value)}, must be a string or a list of strings")
     return list(texts)
 
 
@@ -342,7 +342,7 @@ def _duration(key: str, value: Json) -> float:
 def _interval(key: str, value: Json) -> float:
     interval = _duration(key, value)
     if interval <= 0:
-        raise UsageError(f"{key} is {display(value)}, must be more than nothing, such as 15s")
+        raise UsageError(f"{key} is {display(value)}, must be greater than zero, such as 15s")
     return interval
 
 

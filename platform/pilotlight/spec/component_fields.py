@@ -34,22 +34,22 @@ _WRITTEN_BY_THE_CLUSTER: Final = (
     "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
 )  # fmt: skip
 METADATA: Final = Record("metadata", {
-    "name": Field(NAME, "Name of the service; its URL and every object are named after it.", required=True),
-    "namespace": Field(NAME, "Namespace; --namespace decides when it is left out."),
-    "labels": Field(LABELS, "Labels that every object of the service gets."),
-    "annotations": Field(ANNOTATIONS, "Annotations; deployment mode and autoscaler class among them."),
+    "name": Field(NAME, "Name of the service, used for its URL and objects.", required=True),
+    "namespace": Field(NAME, "Namespace; default: --namespace."),
+    "labels": Field(LABELS, "Labels of every object of the service."),
+    "annotations": Field(ANNOTATIONS, "Annotations, such as the deployment mode and autoscaler class."),
     **{name: Field(Anything(), ignored=True) for name in _WRITTEN_BY_THE_CLUSTER},
 }, hints={"generateName": "give it a name: its URL and its revisions are named after it"})  # fmt: skip
 
 _STRATEGY: Final = pod_fields.core("DeploymentStrategy")
 SCALE_METRIC: Final = OneOf(("cpu", "memory", "concurrency", "rps"))
 EXTENSION: Final[Mapping[str, Field]] = {
-    "minReplicas": Field(Integer(0), "Least number of replicas; 0 lets the component scale to zero."),
-    "maxReplicas": Field(Integer(0), "Greatest number of replicas; 0 or absent: the default."),
-    "scaleTarget": Field(Integer(1), "Value of scaleMetric to hold: percent for cpu and memory, else requests."),
-    "scaleMetric": Field(SCALE_METRIC, "What is scaled by."),
-    "containerConcurrency": Field(Integer(0), "How many requests a replica takes at once; 0: no limit."),
-    "canaryTrafficPercent": Field(Integer(0, 100), "Share of the requests that go to the newest revision."),
+    "minReplicas": Field(Integer(0), "Minimum number of replicas; 0: scale to zero."),
+    "maxReplicas": Field(Integer(0), "Maximum number of replicas; 0 or unset: the default."),
+    "scaleTarget": Field(Integer(1), "Target of scaleMetric: percent for cpu and memory, else requests."),
+    "scaleMetric": Field(SCALE_METRIC, "Metric of the autoscaler."),
+    "containerConcurrency": Field(Integer(0), "Maximum concurrent requests per replica; 0: no limit."),
+    "canaryTrafficPercent": Field(Integer(0, 100), "Traffic percentage of the newest revision."),
     "labels": Field(LABELS, "Labels of the component's pods."),
     "annotations": Field(ANNOTATIONS, "Annotations of the component's pods."),
     "deploymentStrategy": Field(_STRATEGY, "How a Deployment replaces pods (raw mode)."),
@@ -57,10 +57,10 @@ EXTENSION: Final[Mapping[str, Field]] = {
 # Only a path may have spaces.
 STORAGE_URI: Final = String(
     r"\S+|\.{0,2}/\S*(?: +\S+)*",
-    "a URI without spaces, such as s3://bucket/path or pvc://claim/path, or a path: ./model.onnx beside this file",
+    "a URI without spaces, such as s3://bucket/path or pvc://claim/path, or a path: ./model.onnx next to this file",
 )
 STORAGE: Final = Record("ModelStorageSpec", {
-    "key": Field(String(), "Which entry of the storage secret holds the credentials."),
+    "key": Field(String(), "Entry of the storage secret with the credentials."),
     "path": Field(String(), "Path of the model within the storage."),
     "schemaPath": Field(String(), "Path of the model's schema within the storage."),
     "parameters": Field(MapOf(String()), "Overrides of the storage's settings: type, bucket, endpoint_url, …"),
@@ -106,11 +106,11 @@ def document(group: str, spec: RecordRef) -> Record:
     """Return the type of an InferenceService of one API group."""
     return Record("InferenceService", {
         "apiVersion": Field(OneOf((group,)), "API group and version.", required=True),
-        "kind": Field(OneOf(("InferenceService",)), "Kind of the document.", required=True),
+        "kind": Field(OneOf(("InferenceService",)), "Kind of the object.", required=True),
         "metadata": Field(METADATA, "Name, namespace, labels and annotations.", required=True),
-        "spec": Field(spec, "What to serve and how.", required=True),
-        "status": Field(Anything(), "Written by the cluster; ignored.", ignored=True),
-    }, "One model service: all that a user writes.")  # fmt: skip
+        "spec": Field(spec, "Desired state of the service.", required=True),
+        "status": Field(Anything(), "Set by the cluster; ignored.", ignored=True),
+    }, "One model service.")  # fmt: skip
 
 
 def pod_of(value: Mapping[str, Json]) -> dict[str, Json]:
@@ -145,13 +145,13 @@ def check_component(parsed: Component, path: str, context: DocumentContext) -> N
         names = [each.get("name") for each in parsed.pod.get(kind, ())]
         for index, name in enumerate(names):
             if name in names[:index]:
-                context.error("PL104", f"{path}.{kind}[{index}].name", f'is "{name}", which another one has already')
+                context.error("PL104", f"{path}.{kind}[{index}].name", f'is "{name}", which is already in use')
 
 
 def check_name(metadata: Mapping[str, Json], context: DocumentContext) -> None:
     name = metadata.get("name", "")
     if name in RESERVED_NAMES:
-        context.error("PL104", "metadata.name", f'is "{name}", which the gateway serves itself; choose another name')
+        context.error("PL104", "metadata.name", f'is "{name}", which is a path of the gateway; choose another name')
 
 
 def annotations_of(metadata: Mapping[str, Json]) -> dict[str, str]:

@@ -17,9 +17,9 @@ EXAMPLE: Final = "example"
 WARMUPS: Final = ("auto", "none")
 MODEL_FIELDS: Final = {
     EXAMPLE: Field(
-        Anything(), "A request that the model must answer before it is ready: its JSON, or the path of a JSON file."
+        Anything(), "Example request that the model must answer before it is ready: JSON, or the path of a JSON file."
     ),
-    "warmup": Field(OneOf(WARMUPS), "none: without an example, it is ready before it has answered anything."),
+    "warmup": Field(OneOf(WARMUPS), "none: ready without a warm-up request."),
 }
 # Keys of the requests that the predictor's warm-up takes: V2 and V1. OpenAI's are for probes of a canary only.
 WARMUP_KEYS: Final = ("inputs", "instances")

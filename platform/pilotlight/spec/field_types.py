@@ -319,7 +319,7 @@ class Record:
         for name, known in self.fields.items():
             if known.required and (name not in node.value or node.value[name].value is None):
                 location = node.key_location if node.key_location.line else node.location
-                problems.error("PL103", location, child_path(path, name), "is missing and required")
+                problems.error("PL103", location, child_path(path, name), "is required")
         return values
 
     def _unknown(self, name: str) -> str:

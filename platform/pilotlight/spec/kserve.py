@@ -98,7 +98,7 @@ def _component(role: Role, value: Mapping[str, Json], path: str, context: Docume
 def _predictor(value: Mapping[str, Json], path: str, context: DocumentContext) -> Component:
     models = [name for name in ("model", *FRAMEWORKS) if name in value]
     if len(models) > 1:
-        context.error("PL111", f"{path}.{models[1]}", f"excludes {models[0]}: a predictor serves one model; keep one")
+        context.error("PL111", f"{path}.{models[1]}", f"excludes {models[0]}: a predictor has one model; keep one")
     elif not models and not value.get("containers"):
         message = f"is missing; give model, one of {', '.join(FRAMEWORKS)}, or containers"
         context.error("PL103", f"{path}.model", message)
@@ -125,7 +125,7 @@ def _predictor(value: Mapping[str, Json], path: str, context: DocumentContext) -
 def _custom_component(role: Role, value: Mapping[str, Json], context: DocumentContext) -> Component:
     path, art = f"spec.{role}", value.get("art")
     if not art and not value.get("containers"):
-        context.error("PL103", f"{path}.containers", "is missing: it needs the container that does the work")
+        context.error("PL103", f"{path}.containers", "is missing: add its container")
     model = _art_explainer(_model("art", art, f"{path}.art", context), art) if art else None
     return _component(role, value, path, context, model=model)
 
@@ -147,7 +147,7 @@ def _model(kind: str, value: Mapping[str, Json], path: str, context: DocumentCon
     if "storageUri" in value and "storage" in value and kind != "art":
         uri = value["storageUri"]
         if not uri.startswith(("s3://", "hdfs://", "webhdfs://")):
-            message = f'excludes storageUri "{uri}": it gives credentials for s3://, hdfs:// and webhdfs://'
+            message = f'excludes storageUri "{uri}": it has credentials for s3://, hdfs:// and webhdfs://'
             context.error("PL111", f"{path}.storage", message)
     inline = record("FrameworkSpec").fields
     own = ("name", "storageUri", "storage", "protocolVersion", "runtimeVersion", "confidential", *MODEL_FIELDS)
@@ -175,7 +175,7 @@ def _metric(value: Mapping[str, Json], path: str, context: DocumentContext) -> S
             context.error("PL111", f"{path}.{other}", f"excludes type {kind}; give {name}, or change the type")
     if not kind or name not in value:
         if kind:
-            context.error("PL103", f"{path}.{name}", f"is missing and required with type {kind}")
+            context.error("PL103", f"{path}.{name}", f"is required with type {kind}")
         return None
     source = value[name]
     metric, credentials = source.get("metric", {}), source.get("authenticationRef", {})
@@ -199,7 +199,7 @@ def _target(value: Mapping[str, Json], path: str, context: DocumentContext) -> t
     kind: TargetType | None = value.get("type", kinds[0] if kinds else None)
     if kind is None or _TARGETS[kind] not in value:
         needed = _TARGETS[kind] if kind else "value"
-        context.error("PL103", f"{path}.{needed}", f"is missing and required with type {kind or 'Value'}")
+        context.error("PL103", f"{path}.{needed}", f"is required with type {kind or 'Value'}")
         return None
     for other in kinds:
         if other != kind:
@@ -228,5 +228,5 @@ def _canaries(spec: Mapping[str, Json], context: DocumentContext) -> tuple[Mappi
         }
     total = sum(each["trafficPercent"] for each in canaries.values())
     if total > 100:
-        context.error("PL104", "spec.canary", f"gives {total} percent of the requests to canaries, must be at most 100")
+        context.error("PL104", "spec.canary", f"sends {total} percent of the traffic to canaries, must be at most 100")
     return tuple(canaries.values())

@@ -35,11 +35,11 @@ _RENAMED: Final = {
     "storageUri": "put it under model",
     "modelFormat": "put it under model",
     "runtime": "put it under model",
-    "runner": "that is OME's; here the container's fields go under model, or under containers",
-    "kedaConfig": "that is OME's; here use autoScaling.metrics",
+    "runner": "that is an OME field; here the container's fields go under model, or under containers",
+    "kedaConfig": "that is an OME field; here use autoScaling.metrics",
     "custom": "give its container under containers",
-    "alibi": "KServe dropped it; give the explainer's container under containers",
-    "aix": "KServe dropped it; give the explainer's container under containers",
+    "alibi": "KServe removed it; put the explainer's container under containers",
+    "aix": "KServe removed it; put the explainer's container under containers",
     **dict.fromkeys(("image", "env", "args", "command"), "put it under model, or under containers"),
 }
 
@@ -75,29 +75,29 @@ def _named(name: str) -> RecordRef:
 def _spec(name: str) -> Record:
     canaries = ListOrMap(ListOf(_named("CanarySpec")), POLICY)
     fields = {
-        "predictor": Field(_named("PredictorSpec"), "What answers requests.", required=True),
-        "transformer": Field(_named("TransformerSpec"), "What prepares requests and finishes responses."),
-        "explainer": Field(_named("ExplainerSpec"), "What explains answers."),
-        "canary": Field(canaries, "Other predictors that get a share of the requests."),
+        "predictor": Field(_named("PredictorSpec"), "Serves requests.", required=True),
+        "transformer": Field(_named("TransformerSpec"), "Transforms requests and responses."),
+        "explainer": Field(_named("ExplainerSpec"), "Explains predictions."),
+        "canary": Field(canaries, "Other predictors that get part of the traffic."),
     }
     hints = dict.fromkeys(record("PredictorSpec").fields, "put it under predictor")
-    hints["engine"] = "that is OME's; here use predictor"
-    return Record(name, fields, "What to serve and how.", hints)
+    hints["engine"] = "that is an OME field; here use predictor"
+    return Record(name, fields, "Desired state of the service.", hints)
 
 
 def _extension() -> dict[str, Field]:
     batcher = Record("Batcher", {
-        "maxBatchSize": Field(Integer(1), "How many instances make a batch."),
-        "maxLatency": Field(Integer(0), "How long a batch is gathered, in milliseconds."),
-        "timeout": Field(Integer(0), "How long a batch may take, in seconds."),
+        "maxBatchSize": Field(Integer(1), "Maximum batch size."),
+        "maxLatency": Field(Integer(0), "Maximum wait for a batch, in milliseconds."),
+        "timeout": Field(Integer(0), "Timeout of a batch, in seconds."),
     })  # fmt: skip
     return {
         **EXTENSION,
-        "timeout": Field(Integer(0), "How long a request may take, in seconds."),
-        "scaleMetricType": Field(OneOf(TARGET_TYPES), "What scaleTarget is: a percentage or a value."),
-        "autoScaling": Field(_named("AutoScalingSpec"), "Scaling by several metrics."),
+        "timeout": Field(Integer(0), "Timeout of a request, in seconds."),
+        "scaleMetricType": Field(OneOf(TARGET_TYPES), "Type of scaleTarget: a percentage or a value."),
+        "autoScaling": Field(_named("AutoScalingSpec"), "Autoscaling by several metrics."),
         "logger": Field(_named("LoggerSpec"), "Sends requests and responses to another service."),
-        "batcher": Field(batcher, "Gathers requests into batches."),
+        "batcher": Field(batcher, "Groups requests into batches."),
         "storageUris": Field(ListOf(_named("StorageUri")), "Several artifacts, each with its mount path."),
     }
 
@@ -110,24 +110,22 @@ def _predictor(name: str) -> Record:
         "storageContainerName": Field(String(), "Which ClusterStorageContainer downloads the model."),
         "workerSpec": Field(_named("WorkerSpec"), "The other pods of a multi-node predictor."),
     }
-    return Record(name, {**inline_pod_fields(), **_extension(), **own}, "What answers requests.", _RENAMED)
+    return Record(name, {**inline_pod_fields(), **_extension(), **own}, "Serves requests.", _RENAMED)
 
 
 def _transformer(name: str) -> Record:
-    return Record(
-        name, {**inline_pod_fields(), **_extension()}, "What prepares requests and finishes responses.", _RENAMED
-    )
+    return Record(name, {**inline_pod_fields(), **_extension()}, "Transforms requests and responses.", _RENAMED)
 
 
 def _explainer(name: str) -> Record:
     own = {"art": Field(_named("ARTExplainerSpec"), "An explainer of the Adversarial Robustness Toolbox.")}
-    return Record(name, {**inline_pod_fields(), **_extension(), **own}, "What explains answers.", _RENAMED)
+    return Record(name, {**inline_pod_fields(), **_extension(), **own}, "Explains predictions.", _RENAMED)
 
 
 def _canary(name: str) -> Record:
     fields = {
         "predictor": Field(_named("PredictorSpec"), "The other predictor, with a name.", required=True),
-        "trafficPercent": Field(Integer(0, 100), "Its share of the requests.", required=True),
+        "trafficPercent": Field(Integer(0, 100), "Its traffic percentage.", required=True),
     }
     return Record(name, fields)
 
@@ -139,13 +137,11 @@ def _framework(name: str) -> Record:
     })  # fmt: skip
     fields = {
         **pod_fields.fields("Container", without=("name",)),
-        "name": Field(
-            String(), "Without effect: the container's name is the runtime's. A cluster's own copies have it."
-        ),
-        "storageUri": Field(STORAGE_URI, "Where the model is."),
+        "name": Field(String(), "No effect: the runtime names the container. Objects read from a cluster have it."),
+        "storageUri": Field(STORAGE_URI, "URI of the model."),
         "storage": Field(STORAGE, "Where the model is, by the storage secret."),
         "runtimeVersion": Field(String(), "Version of the runtime's image."),
-        "protocolVersion": Field(OneOf(PROTOCOLS), "Dialect that is spoken."),
+        "protocolVersion": Field(OneOf(PROTOCOLS), "Inference protocol."),
         "confidential": Field(confidential, "Encrypted model files."),
         **MODEL_FIELDS,
     }
@@ -160,7 +156,7 @@ def _model(name: str) -> Record:
     framework = _framework(name)
     own = {
         "modelFormat": Field(model_format, "The model's format.", required=True),
-        "runtime": Field(String(), "Name of the runtime; chosen by the format when left out."),
+        "runtime": Field(String(), "Name of the runtime; selected by the format if unset."),
     }
     return Record(name, {**framework.fields, **own}, framework.description, framework.hints)
 
@@ -179,46 +175,46 @@ def _art(name: str) -> Record:
 
 def _worker(name: str) -> Record:
     own = {
-        "pipelineParallelSize": Field(Integer(1), "How many pods share a model's layers, the first included."),
-        "tensorParallelSize": Field(Integer(1), "How many GPUs each of them uses."),
+        "pipelineParallelSize": Field(Integer(1), "Number of pods that share a model's layers, including the first."),
+        "tensorParallelSize": Field(Integer(1), "GPUs per pod."),
     }
     return Record(name, {**inline_pod_fields(), **own}, "The other pods of a multi-node predictor.")
 
 
 def _storage_uri(name: str) -> Record:
     path = String(r"/.{0,254}", "an absolute path")
-    fields = {"uri": Field(STORAGE_URI, "Where it is.", required=True), "mountPath": Field(path, "Where it goes.")}
+    fields = {"uri": Field(STORAGE_URI, "Source URI.", required=True), "mountPath": Field(path, "Target path.")}
     return Record(name, fields)
 
 
 def _logger(name: str) -> Record:
     storage = {name: known for name, known in STORAGE.fields.items() if name != "schemaPath"}
-    storage["serviceAccountName"] = Field(String(), "Account that may write there.")
+    storage["serviceAccountName"] = Field(String(), "Service account with write access.")
     fields = {
-        "url": Field(String(r"\S+", "a URL"), "Where records are sent."),
-        "mode": Field(OneOf(("all", "request", "response")), "What is recorded."),
+        "url": Field(String(r"\S+", "a URL"), "Destination of log records."),
+        "mode": Field(OneOf(("all", "request", "response")), "What is logged: request, response or both."),
         "metadataHeaders": Field(ListOf(String()), "Request headers to pass on."),
         "metadataAnnotations": Field(ListOf(String()), "Annotations to pass on."),
-        "storage": Field(Record("LoggerStorageSpec", storage), "Where records are kept."),
-        "marshallerUrl": Field(String(), "What turns records into files."),
+        "storage": Field(Record("LoggerStorageSpec", storage), "Storage of log records."),
+        "marshallerUrl": Field(String(), "Format of the files."),
         "batchSize": Field(Integer(1), "Records per file."),
-        "batchInterval": Field(Duration(), "How long a file waits for records."),
+        "batchInterval": Field(Duration(), "Maximum time before a file is written."),
     }
     return Record(name, fields, "Sends requests and responses to another service.")
 
 
 def _target(name: str) -> Record:
     fields = {
-        "type": Field(OneOf(TARGET_TYPES), "Which of the three is given."),
-        "value": Field(Quantity(), "The value to hold."),
-        "averageValue": Field(Quantity(), "The value per replica to hold."),
-        "averageUtilization": Field(Integer(1), "The percentage of the request to hold."),
+        "type": Field(OneOf(TARGET_TYPES), "Type of the target."),
+        "value": Field(Quantity(), "Target value."),
+        "averageValue": Field(Quantity(), "Target value per replica."),
+        "averageUtilization": Field(Integer(1), "Target percentage of the resource request."),
     }
     return Record(name, fields)
 
 
 def _auto_scaling(name: str) -> Record:
-    target = Field(_named("MetricTarget"), "What to hold.", required=True)
+    target = Field(_named("MetricTarget"), "Target of the metric.", required=True)
     resource = {"name": Field(OneOf(("cpu", "memory")), "The resource.", required=True), "target": target}
     external = {"metric": Field(_external(), "The query.", required=True), "target": target}
     reference = Record("AuthenticationRef", {"name": Field(String(), "A TriggerAuthentication.", required=True)})
@@ -235,7 +231,7 @@ def _auto_scaling(name: str) -> Record:
         "podmetric": Field(Record("PodMetricSource", pod), "With type PodMetric."),
     })  # fmt: skip
     fields = {
-        "metrics": Field(ListOf(metric), "What is scaled by; the one that asks for most wins."),
+        "metrics": Field(ListOf(metric), "Metrics; the highest replica count wins."),
         "behavior": Field(pod_fields.core("HorizontalPodAutoscalerBehavior"), "How fast."),
     }
     return Record(name, fields)
@@ -245,7 +241,7 @@ def _external() -> Record:
     fields = {
         "backend": Field(OneOf(("prometheus", "graphite")), "Kind of server."),
         "serverAddress": Field(String(), "URL of the server."),
-        "query": Field(String(), "What to ask."),
+        "query": Field(String(), "Query."),
         "namespace": Field(String(), "Namespace of the query."),
     }
     return Record("ExternalMetrics", fields)
@@ -257,7 +253,7 @@ def _pod_metric() -> Record:
         "backend": Field(OneOf(("opentelemetry",)), "Kind of server."),
         "serverAddress": Field(String(), "Address of the scaler."),
         "metricNames": Field(ListOf(String()), "Names of the metrics."),
-        "query": Field(String(), "What to ask."),
-        "operationOverTime": Field(OneOf(operations), "How values are gathered over time."),
+        "query": Field(String(), "Query."),
+        "operationOverTime": Field(OneOf(operations), "Aggregation over time."),
     }
     return Record("PodMetrics", fields)

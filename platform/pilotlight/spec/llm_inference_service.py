@@ -60,7 +60,7 @@ _PARALLELISM: Final = {
     "dataLocal": "--data-parallel-size-local", "dataRPCPort": "--data-parallel-rpc-port",
 }  # fmt: skip
 _REFUSED: Final = {
-    "model.lora": "name FineTunedWeights in an InferenceService of ome.io",
+    "model.lora": "use FineTunedWeights in an ome.io InferenceService",
     "model.confidential": "use a model that is not encrypted",
     "router.ingress": "the platform's gateway routes to the service; leave it out",
     "router.route.http.refs": "the route is rendered; leave it out",
@@ -73,12 +73,12 @@ _KEDA_ONLY: Final = (
 )  # fmt: skip
 _OF_WORKLOAD: Final = {
     "kvCacheOffloading": f"write --kv-transfer-config into {_ARGUMENTS}",
-    "scaling.wva": "replicas follow the requests; give scaling.keda.triggers for another measure",
+    "scaling.wva": "replicas follow the requests; set scaling.keda.triggers for another metric",
     **dict.fromkeys((f"scaling.keda.{name}" for name in _KEDA_ONLY), "the platform decides it"),
 }
 _WITHOUT_EFFECT: Final = {
-    "model.criticality": "all requests of the service are equal",
-    "storageInitializer.enabled": "the model is fetched unless it is on a volume or in the image",
+    "model.criticality": "all requests have the same priority",
+    "storageInitializer.enabled": "the model is downloaded, except from a volume or the image",
     "tracing": "set OTEL_EXPORTER_OTLP_ENDPOINT in the environment of the container",
     "router.gateway.refs": "the platform's gateway is used",
     **dict.fromkeys((f"router.scheduler.{name}" for name in ("pool", "config", "template", "tokenizer")),
@@ -88,52 +88,52 @@ _WITHOUT_EFFECT: Final = {
 }  # fmt: skip
 
 _TRIGGER: Final = Record("trigger", {
-    "type": Field(OneOf(("prometheus", "cpu", "memory")), "What is measured.", required=True),
+    "type": Field(OneOf(("prometheus", "cpu", "memory")), "Type of the trigger.", required=True),
     "name": Field(String(), "Name of the trigger."),
-    "metricType": Field(OneOf(("Utilization", "AverageValue", "Value")), "How the value is compared."),
+    "metricType": Field(OneOf(("Utilization", "AverageValue", "Value")), "Metric type."),
     "metadata": Field(MapOf(String()), "serverAddress, query and threshold, or value.", required=True),
     "authenticationRef": Field(
         Record("authenticationRef", {"name": Field(String()), "kind": Field(String())}), "Credentials."
     ),
 })  # fmt: skip
 _SCALING: Final = Record("scaling", {
-    "minReplicas": Field(Integer(1), "Least number of replicas."),
-    "maxReplicas": Field(Integer(1), "Greatest number of replicas.", required=True),
-    "wva": Field(Anything(), "Without effect here."),
+    "minReplicas": Field(Integer(1), "Minimum number of replicas."),
+    "maxReplicas": Field(Integer(1), "Maximum number of replicas.", required=True),
+    "wva": Field(Anything(), "No effect."),
     "keda": Field(Record("keda", {
-        "triggers": Field(ListOf(_TRIGGER), "What to scale by."),
-        **{name: Field(Anything(), "Without effect here.") for name in _KEDA_ONLY},
-    }), "Scaling by KEDA's triggers."),
+        "triggers": Field(ListOf(_TRIGGER), "Metrics of the autoscaler."),
+        **{name: Field(Anything(), "No effect.") for name in _KEDA_ONLY},
+    }), "Autoscaling with KEDA triggers."),
 })  # fmt: skip
 _SIZES: Final = Record("parallelism", {
     **{name: Field(Integer(1), f"vLLM's {flag}.") for name, flag in _PARALLELISM.items()},
     "expert": Field(Boolean(), "vLLM's --enable-expert-parallel."),
 })  # fmt: skip
 _ROLLOUT: Final = Record("rolloutStrategy", {
-    "maxUnavailable": Field(IntOrString(), "Replicas that an update may take away."),
-    "maxSurge": Field(IntOrString(), "Replicas that an update may add."),
+    "maxUnavailable": Field(IntOrString(), "Maximum unavailable replicas during an update."),
+    "maxSurge": Field(IntOrString(), "Maximum additional replicas during an update."),
 })  # fmt: skip
 _MODEL: Final = Record("model", {
     "uri": Field(String(r"\S+", "a URI such as hf://org/model, s3://bucket/path or pvc://claim/path"),
-                 "Where the model is.", required=True),
-    "name": Field(String(r".+", "a name"), "Name by which requests call the model; that of the service by default."),
-    "criticality": Field(Anything(), "Without effect here."),
-    "lora": Field(Anything(), "Not read here."),
-    "confidential": Field(Anything(), "Not read here."),
+                 "URI of the model.", required=True),
+    "name": Field(String(r".+", "a name"), "Model name in requests; default: the service's name."),
+    "criticality": Field(Anything(), "No effect."),
+    "lora": Field(Anything(), "Not supported."),
+    "confidential": Field(Anything(), "Not supported."),
 })  # fmt: skip
 _ROUTER: Final = Record("router", {
     "route": Field(Record("route", {
         "http": Field(Record("http", {"refs": Field(Anything()), "spec": Field(Anything())})),
         "group": Field(Anything()), "weight": Field(Anything()),
-    }), "Reach the service from outside of the cluster."),
+    }), "Expose the service outside of the cluster."),
     "gateway": Field(Record("gateway", {"refs": Field(Anything())}), "The platform's gateway is used."),
-    "ingress": Field(Anything(), "Not read here."),
+    "ingress": Field(Anything(), "Not supported."),
     "scheduler": Field(Record("scheduler", {
         "replicas": Field(Integer(1), "Replicas of the router."),
         "labels": Field(LABELS, "Labels of the router's pods."),
         "annotations": Field(ANNOTATIONS, "Annotations of the router's pods."),
-        **{name: Field(Anything(), "Without effect here.") for name in ("pool", "config", "template", "tokenizer")},
-    }), "Choose replicas by the prompts that they have in their cache."),
+        **{name: Field(Anything(), "No effect.") for name in ("pool", "config", "template", "tokenizer")},
+    }), "Route requests by cached prompt prefixes."),
 })  # fmt: skip
 
 
@@ -142,13 +142,13 @@ def _workload(name: str) -> Record:
     return Record(name, {
         "replicas": Field(Integer(1), "Number of replicas."),
         "scaling": Field(_SCALING, "Bounds of autoscaling, in place of replicas."),
-        "parallelism": Field(_SIZES, "How a model is spread over GPUs and nodes."),
+        "parallelism": Field(_SIZES, "Parallelism over GPUs and nodes."),
         "labels": Field(LABELS, "Labels of the pods."),
         "annotations": Field(ANNOTATIONS, "Annotations of the pods."),
         "template": Field(pod_fields.core("PodSpec"), f"The pod; its container {MAIN} is the engine."),
         "worker": Field(pod_fields.core("PodSpec"), "The other pods of an engine on several nodes."),
         "rolloutStrategy": Field(_ROLLOUT, "How a Deployment replaces pods."),
-        "kvCacheOffloading": Field(Anything(), "Without effect here."),
+        "kvCacheOffloading": Field(Anything(), "No effect."),
     })  # fmt: skip
 
 
@@ -157,10 +157,10 @@ def _spec(name: str) -> Record:
     return Record(name, {
         "model": Field(_MODEL, "The model.", required=True),
         **_workload("WorkloadSpec").fields,
-        "prefill": Field(RecordRef("WorkloadSpec", _workload), "Compute prompts apart from the main workload."),
+        "prefill": Field(RecordRef("WorkloadSpec", _workload), "Separate prefill workload."),
         "router": Field(_ROUTER, "How requests reach the service."),
         "storageInitializer": Field(Record("storageInitializer", {"enabled": Field(Boolean())})),
-        "tracing": Field(Anything(), "Without effect here."),
+        "tracing": Field(Anything(), "No effect."),
         "baseRefs": Field(ListOf(Record("baseRef", {"name": Field(String())})), f"Each {CONFIG} that it extends."),
     })  # fmt: skip
 
@@ -170,7 +170,7 @@ def llm_inference_service() -> Record:
     fields = document(VERSIONS[0], RecordRef(f"{KIND}Spec", _spec)).fields
     own = {name: Field(OneOf(known), fields[name].description, required=True)
            for name, known in (("apiVersion", VERSIONS), ("kind", (KIND,)))}  # fmt: skip
-    return Record(KIND, {**fields, **own}, "One large language model: all that a user writes.")
+    return Record(KIND, {**fields, **own}, "One large language model.")
 
 
 def merge_bases(node: Node, configs: Mapping[str, Node], problems: Problems) -> None:
@@ -184,7 +184,7 @@ def merge_bases(node: Node, configs: Mapping[str, Node], problems: Problems) -> 
         if name in configs:
             merged = _merged(merged, configs[name].get("spec") or merged)
         else:
-            message = f"no {CONFIG} is called {name}; add its document to the files"
+            message = f"unknown {CONFIG} {name}; add its manifest to the files"
             problems.error("PL119", references.value[index].location, f"spec.baseRefs[{index}]", message)
     spec.value = _merged(merged, spec).copy().value
     assert isinstance(spec.value, dict)
@@ -215,7 +215,7 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
     _check_fields(spec, context)
     if _DEVICE_CLASS in annotations_of(metadata):
         path = child_path("metadata.annotations", _DEVICE_CLASS)
-        context.error("PL119", path, "is not read here; write template.resourceClaims and resources.claims")
+        context.error("PL119", path, "is not supported; use template.resourceClaims and resources.claims")
     components = {
         role: _component(role, spec["prefill"] if path == "spec.prefill" else spec, path, spec, context)
         for role, path in workloads.items()
@@ -264,7 +264,7 @@ def _check_fields(spec: Mapping[str, Json], context: DocumentContext) -> None:
     """Reject or warn about fields that have no meaning here."""
     for path, reason in _REFUSED.items():
         if _lookup(spec, path) is not None:
-            context.error("PL119", f"spec.{path}", f"is not read here; {reason}")
+            context.error("PL119", f"spec.{path}", f"is not supported; {reason}")
     for path, reason in _WITHOUT_EFFECT.items():
         if _lookup(spec, path) not in (None, True):
             context.warn("PL114", f"spec.{path}", f"has no effect: {reason}")

@@ -81,7 +81,7 @@ def load(
             if metadata is not None and metadata.text("name"):
                 companions.append(node)
             else:
-                problems.error("PL103", (metadata or node).location, "metadata.name", "is missing and required")
+                problems.error("PL103", (metadata or node).location, "metadata.name", "is required")
         elif (kind, version) in _READERS:
             if any(each.lstrip().startswith(annotation_checks.PATH) for each in sets):
                 annotation_checks.move_to_spec(node)
@@ -101,7 +101,7 @@ def _file_text(path: str) -> str:
 
 
 def _no_file(path: str) -> str:
-    raise ValueError("an object of a cluster has no files beside it; write the request's JSON here")
+    raise ValueError("an object of a cluster has no files next to it; write the request's JSON here")
 
 
 def _with_bases(nodes: Sequence[Node], problems: Problems) -> Iterator[Node]:
@@ -128,7 +128,7 @@ def _documents(
             else:
                 yield node
         if not has_documents and not any(problem.location.file == name for problem in problems.errors):
-            problems.error("PL112", SourceLocation(name), "", "holds no document")
+            problems.error("PL112", SourceLocation(name), "", "has no manifest")
 
 
 def read_texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -> Iterator[tuple[str, str]]:
@@ -155,19 +155,19 @@ def _reject_kind(node: Node, kind: str, version: str, problems: Problems) -> Non
     """Report a document of an unknown kind, with the known kinds and a suggestion."""
     versions = ", ".join(dict.fromkeys(version for _, version in _READERS))
     services = f"InferenceService, {_LLM} and {_GRAPH} ({versions})"
-    understood = f"understood are {services}, and {', '.join(_CATALOGUE_KINDS)}"
+    understood = f"supported: {services}, and {', '.join(_CATALOGUE_KINDS)}"
     if not kind or not version:
         missing = child_path("", "kind" if not kind else "apiVersion")
-        problems.error("PL110", node.location, missing, f"is missing, so this is no document of ours; {understood}")
+        problems.error("PL110", node.location, missing, f"is missing, so this is not a manifest; {understood}")
         return
     read_as = [COMPANION_KINDS[kind]] if kind in COMPANION_KINDS else [each for name, each in _READERS if name == kind]
     if read_as:
         location = (node.get("apiVersion") or node).location
-        message = f'is "{version}", must be {" or ".join(read_as)} for a document of kind {kind}'
+        message = f'is "{version}", must be {" or ".join(read_as)} for kind {kind}'
         problems.error("PL110", location, "apiVersion", message)
         return
     path, hint = ("apiVersion", "") if kind in KNOWN_KINDS else ("kind", suggestion(kind, KNOWN_KINDS))
-    message = f"{version} {kind} is not read here{hint or f'; {understood}'}"
+    message = f"{version} {kind} is not supported{hint or f'; {understood}'}"
     problems.error("PL110", (node.get(path) or node).location, path, message)
 
 
@@ -177,7 +177,7 @@ def _reject_duplicates(services: Sequence[Service], problems: Problems) -> None:
         key = (service.namespace, service.name)
         if service.name and key in first:
             where = first[key].location("metadata.name")
-            message = f'is "{service.name}", as the service at {where} is; give each its own name or namespace'
+            message = f'is "{service.name}", the same as the service at {where}; give each its own name or namespace'
             problems.error("PL113", service.location("metadata.name"), "metadata.name", message)
         first.setdefault(key, service)
 
@@ -241,13 +241,13 @@ def _child(node: Node, step: Step, default: Node) -> Node:
 
 def _entries(node: Node, step: str) -> dict[str, Node]:
     if not isinstance(node.value, dict):
-        raise _PathError(f"{step} cannot be set: what holds it is no map")
+        raise _PathError(f"{step} cannot be set: its parent is not a map")
     return node.value
 
 
 def _items(node: Node, step: int) -> list[Node]:
     if not isinstance(node.value, list):
-        raise _PathError(f"[{step}] cannot be set: what holds it is no list")
+        raise _PathError(f"[{step}] cannot be set: its parent is not a list")
     if step > len(node.value):
         length = len(node.value)
         raise _PathError(f"[{step}] cannot be set: the list has {length} items; the next is [{length}]")

@@ -110,7 +110,7 @@ def _runner(value: Mapping[str, Json], path: str, context: DocumentContext) -> d
     if resources is None:
         return runner
     if runner is not None and "resources" in runner:
-        context.error("PL111", f"{path}.resources", "excludes runner.resources, which mean the same; keep one of them")
+        context.error("PL111", f"{path}.resources", "excludes runner.resources, which set the same; keep one")
     return {"resources": resources, **(runner or {})}
 
 

@@ -27,18 +27,18 @@ _RENAMED: Final = {
     "timeout": "OME's name is timeoutSeconds",
     "replicas": "use minReplicas and maxReplicas",
     **dict.fromkeys(("image", "env", "args", "command"), "put it under runner"),
-    **dict.fromkeys(("model", "runtime"), "put it under spec, beside the component"),
+    **dict.fromkeys(("model", "runtime"), "put it under spec, next to the component"),
     "storageUri": "name a model under spec.model, and give a BaseModel with that storage",
 }
 
 KEDA: Final = Record("kedaConfig", {
-    "enableKeda": Field(Boolean(), "Let KEDA scale instead of the HPA."),
-    "promServerAddress": Field(String(r"https?://\S+", "an http:// or https:// URL"), "Prometheus to ask."),
-    "customPromQuery": Field(String(), "Query to scale by; %s in it is the service's name."),
+    "enableKeda": Field(Boolean(), "Use KEDA instead of the HPA."),
+    "promServerAddress": Field(String(r"https?://\S+", "an http:// or https:// URL"), "Prometheus URL."),
+    "customPromQuery": Field(String(), "Query of the autoscaler; %s in it is the service's name."),
     "scalingThreshold": Field(
-        String(r"[0-9]*\.?[0-9]+", 'a number in quotes, such as "0.5"'), "Value of the query to hold."
+        String(r"[0-9]*\.?[0-9]+", 'a number in quotes, such as "0.5"'), "Target value of the query."
     ),
-    "scalingOperator": Field(OneOf(OPERATORS), "LessThanOrEqual: more replicas when the value falls."),
+    "scalingOperator": Field(OneOf(OPERATORS), "LessThanOrEqual: scale up when the value falls."),
     "authenticationRef": Field(
         Record("authenticationRef", {
             "name": Field(String(r".+", "a name"), "Name of the TriggerAuthentication.", required=True),
@@ -50,33 +50,33 @@ KEDA: Final = Record("kedaConfig", {
 }, "Scaling by a Prometheus query.")  # fmt: skip
 
 ACCELERATOR: Final = Record("acceleratorSelector", {
-    "acceleratorClass": Field(String(), "The class to use; wins over constraints."),
+    "acceleratorClass": Field(String(), "Accelerator class; overrides constraints."),
     "constraints": Field(
         Record("constraints", {
-            "minMemory": Field(Integer(0), "Least memory, in GB."),
-            "maxMemory": Field(Integer(0), "Greatest memory, in GB."),
-            "minComputePerformanceTFLOPS": Field(Integer(0), "Least speed, in TFLOPS."),
-            "minArchitectureVersion": Field(String(), "Least compute capability."),
-            "requiredFeatures": Field(ListOf(String()), "Features that it must have."),
+            "minMemory": Field(Integer(0), "Minimum memory, in GB."),
+            "maxMemory": Field(Integer(0), "Maximum memory, in GB."),
+            "minComputePerformanceTFLOPS": Field(Integer(0), "Minimum speed, in TFLOPS."),
+            "minArchitectureVersion": Field(String(), "Minimum compute capability."),
+            "requiredFeatures": Field(ListOf(String()), "Required features."),
             "excludedClasses": Field(ListOf(String()), "Classes to avoid."),
-            "architectureFamilies": Field(ListOf(String()), "Families to choose from."),
+            "architectureFamilies": Field(ListOf(String()), "Allowed families."),
             "preferredPrecisions": Field(ListOf(String()), "Number formats, the best first."),
         }),
-        "What an accelerator must fulfil.",
+        "Constraints on the accelerator.",
     ),
-    "policy": Field(OneOf(("BestFit", "Cheapest", "MostCapable", "FirstAvailable")), "Which of several to take."),
-}, "Which GPU or other accelerator to run on.")  # fmt: skip
+    "policy": Field(OneOf(("BestFit", "Cheapest", "MostCapable", "FirstAvailable")), "Selection policy."),
+}, "Accelerator selection.")  # fmt: skip
 
 _MODEL: Final = Record("ModelRef", {
     "name": Field(String(r".+", "a model's name"), "Name of the model, or of fine-tuned weights.", required=True),
     "kind": Field(
         OneOf(("BaseModel", "ClusterBaseModel", WEIGHTS)),
-        "Its kind, ClusterBaseModel by default. A FineTunedWeight is served with the model that it was tuned from.",
+        "Its kind, ClusterBaseModel by default. A FineTunedWeight uses its base model.",
     ),
     "apiGroup": Field(OneOf(("ome.io",)), "Its API group."),
-    "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights to serve it with; one at most."),
+    "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights; at most one."),
     **MODEL_FIELDS,
-}, hints={"storageUri": "give it in the storage of a BaseModel, and name that here"})  # fmt: skip
+}, hints={"storageUri": "set it in the storage of a BaseModel, and name that here"})  # fmt: skip
 _RUNTIME: Final = Record("ServingRuntimeRef", {
     "name": Field(String(r".+", "a runtime's name"), "Name of the runtime.", required=True),
     "kind": Field(OneOf(("ServingRuntime", "ClusterServingRuntime")), "ClusterServingRuntime by default."),
@@ -88,9 +88,9 @@ _RUNTIME: Final = Record("ServingRuntimeRef", {
 def extension() -> dict[str, Field]:
     return {
         **EXTENSION,
-        "timeoutSeconds": Field(Integer(0), "How long a request may take."),
-        "minAvailable": Field(IntOrString(), "Pods that an eviction must leave: a number or a percentage."),
-        "maxUnavailable": Field(IntOrString(), "Pods that an eviction may take: a number or a percentage."),
+        "timeoutSeconds": Field(Integer(0), "Timeout of a request."),
+        "minAvailable": Field(IntOrString(), "Minimum available pods during evictions: a number or a percentage."),
+        "maxUnavailable": Field(IntOrString(), "Maximum unavailable pods during evictions: a number or a percentage."),
         "kedaConfig": Field(KEDA, "Scaling of this component by a Prometheus query."),
     }
 
@@ -130,12 +130,12 @@ def _engine(name: str) -> Record:
         "worker": Field(RecordRef("WorkerSpec", record), "The other pods of a multi-node component."),
         "acceleratorOverride": Field(ACCELERATOR, "Another accelerator for this component."),
     }
-    return _component(name, own, "A component that computes: the engine, or the decoder beside it.")
+    return _component(name, own, "A compute component: the engine or the decoder.")
 
 
 def _router(name: str) -> Record:
     own = {"runner": _runner(), "config": Field(MapOf(String()), "routing_strategy, health_check_interval, …")}
-    return _component(name, own, "The component that spreads requests over the others.")
+    return _component(name, own, "Distributes requests over the other components.")
 
 
 def _leader(name: str) -> Record:
@@ -143,7 +143,7 @@ def _leader(name: str) -> Record:
 
 
 def _worker(name: str) -> Record:
-    fields = {**_leader(name).fields, "size": Field(Integer(1), "How many workers.")}
+    fields = {**_leader(name).fields, "size": Field(Integer(1), "Number of workers.")}
     return Record(name, fields, "Pod fields of a worker.")
 
 
@@ -153,28 +153,28 @@ def _predictor(name: str) -> Record:
         "baseModel": Field(String(), "Name of the model."),
         "runtime": Field(String(), "Name of the runtime."),
         "fineTunedWeights": Field(ListOf(String()), "Fine-tuned weights."),
-        "storageUri": Field(STORAGE_URI, "Where the model is."),
+        "storageUri": Field(STORAGE_URI, "URI of the model."),
         "runtimeVersion": Field(String(), "Version of the runtime's image."),
-        "protocolVersion": Field(String(), "Dialect that is spoken."),
+        "protocolVersion": Field(String(), "Inference protocol."),
         **MODEL_FIELDS,
     })  # fmt: skip
     own = {"model": Field(model, "The model."), "workerSpec": Field(RecordRef("WorkerSpec", record), "Workers.")}
-    return _component(name, own, "The older form of model, runtime and engine.")
+    return _component(name, own, "Deprecated form of model, runtime and engine.")
 
 
 def _spec(name: str) -> Record:
     use = "use spec.model, spec.runtime and spec.engine"
     fields = {
         "model": Field(_MODEL, "The model to serve."),
-        "runtime": Field(_RUNTIME, "What serves it; chosen by the model's format when left out."),
-        "engine": Field(RecordRef("EngineSpec", record), "What answers requests (with a decoder: what reads prompts)."),
-        "decoder": Field(RecordRef("DecoderSpec", record), "What generates tokens, apart from the engine."),
-        "router": Field(RecordRef("RouterSpec", record), "What spreads requests over engine and decoder."),
+        "runtime": Field(_RUNTIME, "Serving runtime; selected by the model's format if unset."),
+        "engine": Field(RecordRef("EngineSpec", record), "Serves requests; with a decoder: prefill only."),
+        "decoder": Field(RecordRef("DecoderSpec", record), "Generates tokens, separate from the engine."),
+        "router": Field(RecordRef("RouterSpec", record), "Routes requests to engine and decoder."),
         "kedaConfig": Field(KEDA, "Scaling by a Prometheus query, for all components."),
-        "acceleratorSelector": Field(ACCELERATOR, "Which accelerator to run on."),
+        "acceleratorSelector": Field(ACCELERATOR, "Accelerator selection."),
         "canary": Field(POLICY, POLICY.description),
-        "predictor": Field(RecordRef("PredictorSpec", record), "The older form.", deprecated=use),
+        "predictor": Field(RecordRef("PredictorSpec", record), "Deprecated form.", deprecated=use),
     }
     hints = dict.fromkeys(record("EngineSpec").fields, "put it under engine")
-    hints["transformer"] = "that is KServe's; use router"
-    return Record(name, fields, "What to serve and how.", hints)
+    hints["transformer"] = "that is a KServe field; use router"
+    return Record(name, fields, "Desired state of the service.", hints)

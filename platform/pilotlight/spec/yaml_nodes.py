@@ -171,7 +171,7 @@ class _Composer:
     def _node(self, event: Any, depth: int) -> Node:
         location = self._location(event)
         if depth > MAX_DEPTH:
-            raise _ParseError(location, f"nested more than {MAX_DEPTH} deep")
+            raise _ParseError(location, f"nested deeper than {MAX_DEPTH} levels")
         if _is(event, "AliasEvent"):
             return self._alias(event.anchor, location)
         before = self._count
@@ -259,7 +259,7 @@ class _Composer:
     def _refuse_tag(self, event: Any, expected: str) -> None:
         if event.tag not in (None, "!", _CORE_TAG + expected):
             tag = event.tag.replace(_CORE_TAG, "!!")
-            self._problems.error("PL106", self._location(event), "", f"tag {tag} means nothing here; leave it out")
+            self._problems.error("PL106", self._location(event), "", f"tag {tag} is not supported; remove it")
 
     def _location(self, event: Any) -> SourceLocation:
         mark = event.start_mark
@@ -286,7 +286,7 @@ def _events(text: str, file: str) -> Iterator[Any]:
         match = re.search(_NOT_YAML, text)
         start = match.start() if match else 0
         location = SourceLocation(file, text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
-        raise _ParseError(location, "this character cannot stand in YAML; escape it") from None
+        raise _ParseError(location, "this character is not allowed in YAML; escape it") from None
 
 
 def _syntax_message(error: Any) -> str:

@@ -57,11 +57,11 @@ def test_compute_capability_ten_is_above_nine() -> None:
 def test_a_class_by_name_is_taken_and_an_unknown_one_told() -> None:
     assert chosen({"acceleratorClass": "nvidia-t4-16gb", "policy": "MostCapable"}) == "nvidia-t4-16gb"
     found, reasons = select_accelerator({"acceleratorClass": "h100"}, [cls("t4")], None)
-    assert (found, reasons) == (None, ("no accelerator class is called h100; there are t4",))
+    assert (found, reasons) == (None, ("unknown accelerator class h100; known: t4",))
 
 
 def test_without_a_selector_nothing_is_chosen() -> None:
-    assert select_accelerator({}, CLASSES, None) == (None, ("no accelerator is asked for",))
+    assert select_accelerator({}, CLASSES, None) == (None, ("no accelerator is requested",))
 
 
 def test_constraints_alone_mean_best_fit() -> None:

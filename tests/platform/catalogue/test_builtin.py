@@ -112,11 +112,11 @@ def test_a_runtime_that_the_target_cannot_run_is_passed_over_with_the_reason() -
     host = RuntimeHost("local", images=False)
     selection = select_runtime(service, service.components["predictor"], builtin(), host)
     reasons = {candidate.runtime.name: candidate.reason for candidate in selection.candidates}
-    assert reasons["kserve-paddleserver"] == "local runs no images but our own predictor"
+    assert reasons["kserve-paddleserver"] == "local runs only the Pilotlight predictor image"
     (problem,) = selection.problems
     assert problem.code == "PL224"
     assert problem.message == (
-        "kserve-paddleserver serves format paddle, but local runs no images but our own predictor; "
+        "kserve-paddleserver serves format paddle, but local runs only the Pilotlight predictor image; "
         "use --target kubernetes or docker, or see explain --runtime"
     )
 

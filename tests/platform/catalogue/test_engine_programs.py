@@ -78,7 +78,7 @@ def test_runtimes_of_engines_are_for_this_machine_where_they_are_installed() -> 
     assert not RuntimeHost("local", False, frozenset({"llama.cpp"})).refusal(runtime)
     assert not RuntimeHost("local", False, None).refusal(runtime)
     assert RuntimeHost("local", False, frozenset({"vLLM"})).refusal(runtime) == missing_program("llama.cpp")
-    assert "no images but our own" in RuntimeHost("slurm", False, frozenset({"llama.cpp"})).refusal(runtime)
+    assert "only the Pilotlight predictor" in RuntimeHost("slurm", False, frozenset({"llama.cpp"})).refusal(runtime)
 
 
 def test_the_python_server_of_llama_cpp_stands_for_llama_server_with_its_own_flags(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_protocol_is_v1_unless_the_service_says(protocol: str, spoken: tuple
     selection = chosen(kserve(ModelSpec("sklearn", protocol=protocol)), server("r", protocols=spoken))
     assert (name(selection) == "r") is fits
     if not fits:
-        assert selection.candidates[0].reason == f"protocol {protocol or 'v1'} is asked for, the runtime speaks v2"
+        assert selection.candidates[0].reason == f"protocol {protocol or 'v1'} is required, the runtime supports v2"
 
 
 def test_the_highest_priority_wins_and_none_is_the_lowest() -> None:
@@ -84,16 +84,16 @@ def test_every_misfit_of_a_named_runtime_is_a_problem_with_its_place() -> None:
     assert told == [
         "s.yaml:9:16: error PL221: spec.predictor.model.runtime: runtime r is disabled; choose another or enable it",
         "s.yaml:7:9: error PL222: spec.predictor.model.modelFormat: runtime r does not fit: "
-        "the model has format xgboost, the runtime serves sklearn",
+        "the model has format xgboost, the runtime supports sklearn",
         "s.yaml:10:24: error PL223: spec.predictor.model.protocolVersion: runtime r does not fit: "
-        "protocol grpc-v2 is asked for, the runtime speaks v1",
+        "protocol grpc-v2 is required, the runtime supports v1",
     ]
 
 
 def test_an_unknown_runtime_is_named_with_its_place_and_a_suggestion() -> None:
     (problem,) = chosen(kserve(ModelSpec("sklearn", runtime="kserve-sklearn")), server("kserve-sklearnserver")).problems
     assert problem.code == "PL220"
-    assert problem.message.startswith("no runtime is called kserve-sklearn; did you mean kserve-sklearnserver? Else")
+    assert problem.message.startswith("unknown runtime kserve-sklearn; did you mean kserve-sklearnserver? Else")
 
 
 def test_a_named_runtime_of_the_namespace_hides_the_clusters() -> None:

@@ -27,15 +27,15 @@ def name(selection: Selection) -> str:
         ({}, ""),
         (
             {"architecture": "MistralForCausalLM"},
-            "architecture LlamaForCausalLM, the runtime serves MistralForCausalLM",
+            "architecture LlamaForCausalLM, the runtime supports MistralForCausalLM",
         ),
-        ({"architecture": ""}, "architecture LlamaForCausalLM, the runtime names none"),
-        ({"quantization": "fp8"}, "does not say its quantization, the runtime asks for fp8"),
-        ({"framework": ""}, "framework transformers, the runtime names none"),
-        ({"framework": "onnx"}, "framework transformers, the runtime serves onnx"),
-        ({"framework_version": "4.40.0"}, "framework version 4.43.0, the runtime serves Equal 4.40.0"),
+        ({"architecture": ""}, "architecture LlamaForCausalLM, the runtime lists none"),
+        ({"quantization": "fp8"}, "has no quantization, the runtime requires fp8"),
+        ({"framework": ""}, "framework transformers, the runtime lists none"),
+        ({"framework": "onnx"}, "framework transformers, the runtime supports onnx"),
+        ({"framework_version": "4.40.0"}, "framework version 4.43.0, the runtime supports Equal 4.40.0"),
         ({"framework_version": "4.50.0", "framework_operator": "GreaterThanOrEqual"}, ""),
-        ({"version": "1.0.0"}, "does not say its format version"),
+        ({"version": "1.0.0"}, "has no format version"),
         ({"architecture": "*", "framework": "*", "quantization": "*", "version": "*"}, ""),
     ],
 )
@@ -116,7 +116,7 @@ def test_only_lines_with_auto_select_are_chosen_unasked() -> None:
     manual = runtime("manual", line(auto_select=False, priority=9))
     selection = chosen(model(), manual, runtime("auto"))
     assert name(selection) == "auto"
-    assert selection.candidates[1].reason == "autoSelect is off; it must be named to be used"
+    assert selection.candidates[1].reason == "autoSelect is off; it must be set explicitly"
     assert name(chosen(model(), manual, service=ome(runtime_name="manual"))) == "manual"
 
 
@@ -134,7 +134,7 @@ def test_the_line_that_fits_is_given_with_the_runtime() -> None:
 def test_a_runtime_must_support_the_accelerator_class_that_is_asked_for() -> None:
     service = ome(accelerator={"acceleratorClass": "nvidia-h100-80gb"})
     some = runtime("some", accelerators={"acceleratorClasses": ["nvidia-a100-40gb"]})
-    assert "asks for accelerator class nvidia-h100-80gb" in chosen(model(), some, service=service).candidates[0].reason
+    assert "requires accelerator class nvidia-h100-80gb" in chosen(model(), some, service=service).candidates[0].reason
     any_class = runtime("any", accelerators={"acceleratorClasses": ["*"]})
     assert name(chosen(model(), some, runtime("none"), any_class, service=service)) == "any"
 
@@ -151,7 +151,7 @@ def test_a_diffusion_pipeline_needs_every_part_that_the_runtime_names() -> None:
     asks = runtime("r", line(pipeline={"className": "QwenImagePipeline", "vae": {"library": "diffusers"}}))
     assert name(chosen(model(pipeline=pipeline), asks)) == "r"
     assert "pipeline is Other" in chosen(model(pipeline={"className": "Other"}), asks).candidates[0].reason
-    assert "names no diffusion pipeline" in chosen(model(), asks).candidates[0].reason
+    assert "has no diffusion pipeline" in chosen(model(), asks).candidates[0].reason
 
 
 def test_a_service_with_a_decoder_needs_a_runtime_that_has_one() -> None:

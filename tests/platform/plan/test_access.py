@@ -62,7 +62,7 @@ def test_pods_of_ours_mount_the_rules_in_every_mode(service: Service) -> None:
     assert rules.rate is not None
     assert (rules.rate.requests, rules.rate.seconds) == (100, 60.0)
     assert reason(made, f"{work.role}: rate limit")[0] == "100/1m per replica"
-    assert "no new revision" in reason(made, f"{work.role}: access")[1]
+    assert "without a new revision" in reason(made, f"{work.role}: access")[1]
 
 
 @pytest.mark.parametrize("service", OWN_MODES.values(), ids=OWN_MODES)
@@ -113,7 +113,7 @@ def test_a_group_of_nodes_of_others_is_reached_through_the_gateway_and_by_its_ow
 @pytest.mark.parametrize("mode", ["RawDeployment", "Stateful"])
 def test_an_image_of_others_elsewhere_is_reached_through_the_gateway_alone(mode: str) -> None:
     made = planned(closed(in_mode(ome(runtime_name=FOREIGN), mode)))
-    assert reason(made, "engine: access")[0] == "checked by the gateway"
+    assert reason(made, "engine: access")[0] == "enforced by the gateway"
     (route,) = objects(made, "HTTPRoute")
     (backend,) = route["spec"]["rules"][0]["backendRefs"]
     assert (backend["name"], backend["namespace"]) == ("pilotlight-gateway", "pilotlight-system")
@@ -141,13 +141,13 @@ def test_prometheus_keeps_the_metrics_port_of_an_image_of_others() -> None:
 @pytest.mark.parametrize(
     ("service", "capabilities", "message"),
     [
-        (in_mode(ome(runtime_name=FOREIGN), "RawDeployment"), Capabilities(our_gateway=False), "no gateway of ours"),
-        (in_mode(kserve(FOREIGN, protocol="grpc-v2"), "Standard"), None, "gRPC does not pass the gateway"),
+        (in_mode(ome(runtime_name=FOREIGN), "RawDeployment"), Capabilities(our_gateway=False), "Pilotlight gateway"),
+        (in_mode(kserve(FOREIGN, protocol="grpc-v2"), "Standard"), None, "gRPC bypasses the gateway"),
         (
             annotated(in_mode(ome(runtime_name=FOREIGN, min_replicas=0), "RawDeployment"), **{
                 ANNOTATION_WAKE_BY: "http-add-on"
             }),
-            Capabilities(http_add_on=True), "the HTTP add-on checks nothing",
+            Capabilities(http_add_on=True), "the HTTP add-on does not enforce it",
         ),
     ],
     ids=["no gateway", "gRPC", "another activator"],
@@ -177,7 +177,7 @@ def test_a_predictor_with_an_explainer_is_checked_by_the_gateway_since_explainer
     service = closed(with_component(kserve(), "explainer", pod=pod))
     made = planned(in_mode(service, "Standard"))
     assert "INFERENCE_ACCESS_FILE" not in env(next(work for work in made.workloads if work.role == "predictor"))
-    assert reason(made, "predictor: access")[0] == "checked by the gateway"
+    assert reason(made, "predictor: access")[0] == "enforced by the gateway"
     assert made.activator is not None
     gateway, components, metrics = policy_of(made, "iris-predictor")["spec"]["ingress"]
     assert gateway["ports"] == [{"protocol": "TCP", "port": 8080}]

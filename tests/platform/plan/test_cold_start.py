@@ -26,8 +26,8 @@ def test_a_first_request_that_would_time_out_is_named_with_its_numbers_and_the_f
     found = warning(ome("big", min_replicas=0))
     assert found.path == "spec.engine.timeoutSeconds"
     assert found.message == (
-        "the first request after an idle time may wait 300 s, but a start takes about 615 s (30.0 GB at 50 MB/s, and "
-        "the boot); set it to 660 and Knative's max-revision-timeout-seconds, which is 600, or minReplicas to 1"
+        "the first request after an idle time may wait 300 s, but a start takes about 615 s (30.0 GB at 50 MB/s, plus "
+        "process start); set it to 660 and Knative's max-revision-timeout-seconds, which is 600, or minReplicas to 1"
     )
     quicker = replace(SLOW, load_rate_bytes_s=75_000_000)
     assert "; set it to 420, or minReplicas to 1" in warning(ome("big", min_replicas=0), quicker).message
@@ -53,7 +53,7 @@ def test_a_model_on_the_node_is_read_from_its_disk() -> None:
     assert quiet(on_node)
     value, why = reason(planned(on_node, SLOW), "engine: cold start")
     assert value == "about 32 s"
-    assert why.endswith(": 30.0 GB at 1800 MB/s from the node, and the boot")
+    assert why.endswith(": 30.0 GB at 1800 MB/s from the node, plus startup")
 
 
 def test_the_last_replica_is_kept_as_long_as_its_model_takes_to_load_again() -> None:

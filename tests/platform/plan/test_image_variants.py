@@ -114,8 +114,8 @@ def test_a_variant_that_cannot_load_the_model_is_an_error_that_names_those_that_
 
 def test_a_format_that_no_variant_loads_is_refused_with_the_field_for_an_image_of_ones_own() -> None:
     assert problem("tensorflow") == (
-        "<stdin>:9:7: error PL390: spec.predictor.model.modelFormat: = tensorflow, which no variant of our image can "
-        "load; set spec.predictor.model.image to one of yours that can"
+        "<stdin>:9:7: error PL390: spec.predictor.model.modelFormat: = tensorflow, which no variant of the predictor "
+        "image can load; set spec.predictor.model.image to your own image"
     )
 
 

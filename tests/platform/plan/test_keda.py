@@ -77,7 +77,7 @@ def test_from_zero_requests_decide_and_latency_only_sizes() -> None:
     latency = only(made.triggers)
     assert latency.metadata["query"].endswith("or vector(0)")
     assert float(latency.metadata["activationThreshold"]) > 1000
-    assert made.initial_cooldown_period == 360, "the first load of 30 GB at 200 MB/s, twice, and the boot"
+    assert made.initial_cooldown_period == 360, "the first load of 30 GB at 200 MB/s, twice, plus startup"
     assert made.fallback["replicas"] == 0, "a Prometheus that is down must not wake idle services"
 
 

@@ -60,7 +60,7 @@ def test_70b_in_bf16_on_one_gpu_of_80_gb_is_an_error_where_the_count_is_written(
     assert (found.code, found.path, found.location) == ("PL379", RESOURCES, PLACE)
     assert found.message == (
         "132 GiB of weights do not fit into 1 × 80 GiB × 0.9; give each pod 4 GPUs, serve it quantised, "
-        'or override by pilotlight.dev/memory-check: "off"'
+        'or override with pilotlight.dev/memory-check: "off"'
     )
 
 

@@ -72,9 +72,9 @@ def test_a_repository_that_changes_under_the_server_is_exempt(container: dict[st
 
 def test_an_annotation_that_is_no_pin_is_one_sentence() -> None:
     service = replace(kserve(uri=REMOTE), annotations={ANNOTATION_PINS: '{"s3://a": 1}'})
-    with pytest.raises(UsageError, match="model-pins is set by deploy and cannot be read") as raised:
+    with pytest.raises(UsageError, match="model-pins is set by deploy and is not valid") as raised:
         predictor(service)
-    assert raised.value.hint == "remove it from the document"
+    assert raised.value.hint == "remove it from the manifest"
 
 
 def test_changed_files_have_a_sign_each() -> None:

@@ -34,9 +34,9 @@ DECIDED = [
     (
         with_component(with_component(ome(min_replicas=0), "decoder"), "router"),
         "raw",
-        "an engine beside a decoder is never serverless",
+        "an engine with a decoder is never serverless",
     ),
-    (kserve(), "serverless", "the default mode"),
+    (kserve(), "serverless", "default mode"),
     (in_mode(kserve(), "Standard"), "raw", "serving.kserve.io/deploymentMode = Standard"),
     (in_mode(kserve(), "RawDeployment"), "raw", "serving.kserve.io/deploymentMode = RawDeployment"),
     (in_mode(kserve(), "Knative"), "serverless", "serving.kserve.io/deploymentMode = Knative"),

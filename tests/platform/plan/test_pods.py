@@ -138,7 +138,7 @@ def test_an_example_and_the_warm_up_reach_our_predictor_and_only_ours() -> None:
     foreign = with_component(ome(runtime_name=FOREIGN), "engine", example=body)
     assert "INFERENCE_EXAMPLE" not in env(workload(foreign))
     (warning,) = [each for each in planned(foreign).warnings if each.path == "spec.model.example"]
-    assert "only our predictor has a warm-up" in warning.message
+    assert "this image has no warm-up" in warning.message
 
 
 def test_an_example_of_openai_is_for_probes_only() -> None:
@@ -219,7 +219,7 @@ def test_ports_of_a_second_container_are_left_out_of_a_knative_service_with_a_wa
     made = planned(ome(min_replicas=0, pod={"containers": [sidecar]}))
     assert ports(made.workloads[0]) == {"main": [{"name": "http1", "containerPort": 8080}], "exporter": None}
     assert [each.message for each in made.warnings] == [
-        "ports of exporter are refused by Knative beside main's and left out"
+        "ports of exporter are rejected by Knative next to those of main and removed"
     ]
     assert ports(workload(ome(pod={"containers": [sidecar]})))["exporter"] == sidecar["ports"]
 

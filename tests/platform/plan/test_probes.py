@@ -77,7 +77,7 @@ def test_the_deadline_leaves_room_for_the_model_and_is_the_user_s_where_it_is_wr
 def test_the_deadline_s_reason_adds_up_with_a_probe_that_is_brought() -> None:
     probe = {"httpGet": {"path": "/up", "port": 80}, "periodSeconds": 10, "failureThreshold": 180}
     made = planned(ome("big", runner={"startupProbe": probe}))
-    assert reason(made, "engine: startup budget") == ("1800 s", "the startupProbe that the container brings")
+    assert reason(made, "engine: startup budget") == ("1800 s", "the container's own startupProbe")
     deadline, because = reason(made, "engine: progress deadline")
     assert (deadline, because) == ("2100 s", "1800 s for the start and 5 minutes for image and node")
 

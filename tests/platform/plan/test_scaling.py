@@ -33,12 +33,12 @@ def hpa_class(service: Service, value: str) -> Service:
 
 
 OWNERS = [
-    (ome(), "hpa", "nothing asks for KEDA"),
-    (ome(scale_metric="memory"), "hpa", "nothing asks for KEDA"),
+    (ome(), "hpa", "no setting needs KEDA"),
+    (ome(scale_metric="memory"), "hpa", "no setting needs KEDA"),
     (ome(keda=keda()), "keda", "kedaConfig.enableKeda"),
     (replace(ome(), keda=keda()), "keda", "kedaConfig.enableKeda"),
-    (ome(keda=keda(enabled=None, query="sum(x)", threshold="1")), "keda", "kedaConfig is filled in"),
-    (ome(keda=keda(enabled=False, query="sum(x)", threshold="1")), "hpa", "nothing asks for KEDA"),
+    (ome(keda=keda(enabled=None, query="sum(x)", threshold="1")), "keda", "kedaConfig is set"),
+    (ome(keda=keda(enabled=False, query="sum(x)", threshold="1")), "hpa", "no setting needs KEDA"),
     (ome(scale_metric="concurrency"), "keda", "an HPA cannot see"),
     (ome(scale_metric="rps"), "keda", "an HPA cannot see"),
     (raw(ome(min_replicas=0)), "keda", "minReplicas = 0"),
@@ -48,7 +48,7 @@ OWNERS = [
     (hpa_class(STANDARD, "external"), "external", "serving.kserve.io/autoscalerClass = external"),
     (changed(STANDARD, metrics=(LATENCY,)), "keda", "autoScaling.metrics"),
     (changed(STANDARD, min_replicas=0), "keda", "minReplicas = 0"),
-    (ome(worker=NodeGroup(size=1)), "hpa", "nothing asks for KEDA"),
+    (ome(worker=NodeGroup(size=1)), "hpa", "no setting needs KEDA"),
     (in_mode(ome(), "Stateful"), "none", "not interchangeable"),
     (ome(min_replicas=0), "kpa", "scaled by Knative"),
 ]

@@ -78,7 +78,7 @@ USES: dict[str, tuple[str, str]] = {
     "several components": (PLAIN + "  transformer:\n    containers: [{name: t, image: 'pilotlight/predictor:1'}]\n",
         "transformer:"),
     "services of an InferenceGraph": (GRAPH, "serviceName:"),
-    "access rules and rate limits, our": (PLAIN.replace(RAW, RAW + TOKENS), "auth-tokens"),
+    "access rules and rate limits, Pilotlight": (PLAIN.replace(RAW, RAW + TOKENS), "auth-tokens"),
     "access rules and rate limits, other": (PLAIN.replace(RAW, RAW + TOKENS).replace(MODEL, FOREIGN), "auth-tokens"),
     "load balancer": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/expose: LoadBalancer\n"), "pilotlight.dev/expose"),
     "gRPC": (PLAIN + "      protocolVersion: grpc-v2\n", "protocolVersion:"),
@@ -137,7 +137,8 @@ def test_a_plain_document_fits_every_target(target: str, tmp_path: Path) -> None
 def test_the_error_names_the_field_the_reason_and_the_fix(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, PLAIN.replace("minReplicas: 1", "minReplicas: 0"), "slurm")
     assert str(problem).removeprefix(str(tmp_path)) == (
-        "/service.yaml:9:18: error PL371: spec.predictor.minReplicas: slurm cannot do it: a request cannot wait until "
+        "/service.yaml:9:18: error PL371: spec.predictor.minReplicas: slurm does not support it: a request cannot"
+        " wait until "
         "the queue starts a job; use minReplicas: 1, or --target local, kubernetes or docker"
     )
 

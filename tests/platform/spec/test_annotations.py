@@ -51,10 +51,10 @@ def written(*names: str) -> str:
 @pytest.mark.parametrize(
     ("slip", "told"),
     [
-        ("auth-tokens", "is no annotation of ours; did you mean pilotlight.dev/auth-tokens-sha256?"),
-        ("auth-jwt-isuer", "is no annotation of ours; did you mean pilotlight.dev/auth-jwt-issuer?"),
-        ("Rate-Limit", "is no annotation of ours; did you mean pilotlight.dev/rate-limit?"),
-        ("predictor", "is no annotation of ours; known here are pilotlight.dev/auth-tokens-sha256, "),
+        ("auth-tokens", "is not a Pilotlight annotation; did you mean pilotlight.dev/auth-tokens-sha256?"),
+        ("auth-jwt-isuer", "is not a Pilotlight annotation; did you mean pilotlight.dev/auth-jwt-issuer?"),
+        ("Rate-Limit", "is not a Pilotlight annotation; did you mean pilotlight.dev/rate-limit?"),
+        ("predictor", "is not a Pilotlight annotation; known: pilotlight.dev/auth-tokens-sha256, "),
     ],
 )
 def test_a_misspelt_annotation_of_ours_is_an_error_at_its_place(slip: str, told: str) -> None:
@@ -67,16 +67,14 @@ def test_a_misspelt_annotation_of_ours_is_an_error_at_its_place(slip: str, told:
 def test_an_annotation_about_access_does_nothing_on_a_component_and_is_refused_there() -> None:
     name = "pilotlight.dev/auth-tokens-sha256"
     (found,) = problems_of(SERVICE.format(on_service="", on_component=written(name)))
-    assert found.startswith(
-        f'8:19: error PL115: spec.predictor.annotations["{name}"]: has no effect here; put it under '
-    )
+    assert found.startswith(f'8:19: error PL115: spec.predictor.annotations["{name}"]: has no effect here; move it to ')
 
 
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
         ("auth-tokens-sha256", "secret", "must be SHA-256 in hex of each token, separated by commas: printf %s TOKEN"),
-        ("auth-jwt-issuer", "https://issuer", "needs pilotlight.dev/auth-jwt-jwks with the keys that sign tokens"),
+        ("auth-jwt-issuer", "https://issuer", "needs pilotlight.dev/auth-jwt-jwks with the signing keys"),
         ("auth-jwt-jwks", "{}", "= {}, must be a JWKS document"),
         ("rate-limit", "often", "= often, must be requests per time such as 100/1m"),
     ],
@@ -104,7 +102,7 @@ def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
     ("block", "told"),
     [
         ("steps: 5,25", 'steps is "5,25", must be rising percentages that end in 100, at most 8, such as 5,25,50,100'),
-        ("minRequests: 5", "minRequests is no setting of a canary; did you mean min-requests?"),
+        ("minRequests: 5", "minRequests is not a canary setting; did you mean min-requests?"),
         ("check: p98_ms<3", 'the check "p98_ms<3" is about p98_ms, which is not measured; did you mean p99_ms?'),
         ("check: [", "line 2 of it: not valid YAML"),
     ],

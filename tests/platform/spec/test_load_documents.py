@@ -76,7 +76,7 @@ def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:
         "cannot be read: No such file or directory",
         "is a directory without .yaml, .yml, .json files",
         "cannot be read: it is not UTF-8 text",
-        "holds no document",
+        "has no manifest",
     ]
 
 
@@ -134,8 +134,8 @@ def test_set_applies_to_every_service_and_to_no_catalogue_document() -> None:
         ("spec.engine.minReplicas", "PL108: must read path=value"),
         (".a=1", "PL108: must read path=value"),
         ("spec.engine.runner.args[9]=x", "PL108: spec.engine.runner.args[9]: [9] cannot be set: the list has 2 items"),
-        ("spec.engine[0]=x", "PL108: spec.engine[0]: [0] cannot be set: what holds it is no list"),
-        ("spec.engine.minReplicas.a=x", "PL108: spec.engine.minReplicas.a: a cannot be set: what holds it is no map"),
+        ("spec.engine[0]=x", "PL108: spec.engine[0]: [0] cannot be set: its parent is not a list"),
+        ("spec.engine.minReplicas.a=x", "PL108: spec.engine.minReplicas.a: a cannot be set: its parent is not a map"),
     ],
 )
 def test_a_slip_in_a_set_is_told_with_the_set_as_its_place(edit: str, problem: str) -> None:

@@ -51,7 +51,7 @@ def expected(where: str, base: str, message: str) -> str:
         ("timeout: 60", "9:5 PL101 .timeout", "unknown field of EngineSpec; OME's name is timeoutSeconds"),
         ("image: a:1", "9:5 PL101 .image", "unknown field of EngineSpec; put it under runner"),
         ("model: {name: x}", "9:5 PL101 .model",
-         "unknown field of EngineSpec; put it under spec, beside the component"),
+         "unknown field of EngineSpec; put it under spec, next to the component"),
         ("minReplicas: two", "9:18 PL102 .minReplicas", 'is "two", must be a whole number of at least 0'),
         ('minReplicas: "2"', "9:18 PL102 .minReplicas", 'is "2", must be a whole number of at least 0, without quotes'),
         ("minReplicas: 1.5", "9:18 PL102 .minReplicas", "is 1.5, must be a whole number of at least 0"),
@@ -70,7 +70,7 @@ def expected(where: str, base: str, message: str) -> str:
         ("tolerations: {key: a}", "9:18 PL102 .tolerations", "is a map, must be a list"),
         ("tolerations: [{operator: Exist}]", "9:30 PL104 .tolerations[0].operator",
          'is "Exist", must be one of Exists, Equal; did you mean Exists?'),
-        ("runner: {env: [{value: a}]}", "9:20 PL103 .runner.env[0].name", "is missing and required"),
+        ("runner: {env: [{value: a}]}", "9:20 PL103 .runner.env[0].name", "is required"),
         ("runner: {env: [{name: A, value: 1}]}", "9:37 PL102 .runner.env[0].value",
          "is 1, must be text: put it in quotes"),
         ("runner: {resources: {limits: {memory: 8GB}}}", "9:43 PL104 .runner.resources.limits.memory",
@@ -96,9 +96,9 @@ def expected(where: str, base: str, message: str) -> str:
         ("{minAvailable: 1, maxUnavailable: 1}", "9:39 PL111 .maxUnavailable",
          "excludes minAvailable; keep one of them"),
         ("{resources: {}, runner: {resources: {}}}", "9:6 PL111 .resources",
-         "excludes runner.resources, which mean the same; keep one of them"),
+         "excludes runner.resources, which set the same; keep one"),
         ("containers: [{name: a}, {name: a}]", "9:36 PL104 .containers[1].name",
-         'is "a", which another one has already'),
+         'is "a", which is already in use'),
         ("minReplicas: 1\n    minReplicas: 2", "10:5 PL105 /minReplicas",
          "minReplicas is given twice, first on line 9; keep one of them"),
         ("worker: {size: 0}", "9:20 PL104 .worker.size", "is 0, must be a whole number of at least 1"),
@@ -120,9 +120,9 @@ def test_a_mistake_in_an_engine(line: str, where: str, message: str) -> None:
         ("timeoutSeconds: 60", "10:5 PL101 .timeoutSeconds",
          "unknown field of PredictorSpec; KServe's name is timeout"),
         ("kedaConfig: {}", "10:5 PL101 .kedaConfig",
-         "unknown field of PredictorSpec; that is OME's; here use autoScaling.metrics"),
+         "unknown field of PredictorSpec; that is an OME field; here use autoScaling.metrics"),
         ("sklearn: {storageUri: s3://a}", "10:5 PL111 .sklearn",
-         "excludes model: a predictor serves one model; keep one"),
+         "excludes model: a predictor has one model; keep one"),
         ("  protocolVersion: v3", "10:24 PL104 .model.protocolVersion",
          'is "v3", must be one of v1, v2, grpc-v1, grpc-v2'),
         ("  storage: {key: a}\n      storageUri: gs://a", "11:7 PL105 /storageUri",
@@ -138,7 +138,7 @@ def test_a_mistake_in_an_engine(line: str, where: str, message: str) -> None:
          "excludes type External; give external, or change the type"),
         ("autoScaling: {metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, value: 1}}}]}",
          "10:68 PL103 .autoScaling.metrics[0].resource.target.averageUtilization",
-         "is missing and required with type Utilization"),
+         "is required with type Utilization"),
         ("workerSpec: {pipelineParallelSize: 0}", "10:40 PL104 .workerSpec.pipelineParallelSize",
          "is 0, must be a whole number of at least 1"),
         ("storageUris: [{mountPath: models}]", "10:31 PL104 .storageUris[0].mountPath",
@@ -171,7 +171,7 @@ def test_a_generated_name_is_answered_with_why_not() -> None:
 def test_missing_parts_are_told_where_they_belong() -> None:
     found = problems_of("apiVersion: ome.io/v1beta1\nkind: InferenceService\nmetadata: {}\nspec: {}\n")
     assert found == [
-        "3:1: error PL103: metadata.name: is missing and required",
+        "3:1: error PL103: metadata.name: is required",
         "4:1: error PL103: spec.engine: is missing: a service has a model, an engine, or both",
     ]
 
@@ -184,26 +184,26 @@ def test_more_than_one_set_of_fine_tuned_weights_is_refused() -> None:
 
 def test_what_kserve_dropped_is_answered_with_what_replaces_it() -> None:
     found = problems_of(KSERVE.format(line="maxReplicas: 1") + "  explainer:\n    alibi: {type: AnchorText}\n")
-    message = "unknown field of ExplainerSpec; KServe dropped it; give the explainer's container under containers"
+    message = "unknown field of ExplainerSpec; KServe removed it; put the explainer's container under containers"
     assert f"12:5: error PL101: spec.explainer.alibi: {message}" in found
 
 
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        ("kind: Deployment\napiVersion: apps/v1\n", "1:7", "kind: apps/v1 Deployment is not read here; understood are"),
+        ("kind: Deployment\napiVersion: apps/v1\n", "1:7", "kind: apps/v1 Deployment is not supported; supported:"),
         ("kind: InferenceServce\napiVersion: ome.io/v1beta1\n", "1:7", "did you mean InferenceService?"),
         (
             "kind: InferenceService\napiVersion: ome.io/v1\n",
             "2:13",
-            'apiVersion: is "ome.io/v1", must be ome.io/v1beta1 or serving.kserve.io/v1beta1 for a document',
+            'apiVersion: is "ome.io/v1", must be ome.io/v1beta1 or serving.kserve.io/v1beta1 for kind',
         ),
         (
             "kind: InferenceGraph\napiVersion: serving.kserve.io/v1beta1\n",
             "2:13",
-            "must be serving.kserve.io/v1alpha1 for a document of kind InferenceGraph",
+            "must be serving.kserve.io/v1alpha1 for kind InferenceGraph",
         ),
-        ("spec: {}\n", "1:1", "kind: is missing, so this is no document of ours; understood are"),
+        ("spec: {}\n", "1:1", "kind: is missing, so this is not a manifest; supported:"),
         ("- a\n", "1:1", "kind: is missing"),
         ("just text", "1:1", "kind: is missing"),
     ],

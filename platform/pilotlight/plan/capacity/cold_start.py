@@ -20,10 +20,10 @@ def check_cold_start(context: PlanContext, workload: Workload, log: DecisionLog)
     on_node = any("hostPath" in volume for volume in volumes if volume["name"] == VOLUME)
     rate = max(context.capabilities.load_rate_bytes_s, NODE_RATE if on_node else 1)
     seconds = BOOT_S // 4 + math.ceil(context.model_bytes / rate) if context.model_bytes else 0
-    source = f"{context.model_bytes / 1e9:.1f} GB at {rate / 1e6:.0f} MB/s{' from the node' * on_node}, and the boot"
+    source = f"{context.model_bytes / 1e9:.1f} GB at {rate / 1e6:.0f} MB/s{' from the node' * on_node}, plus startup"
     if workload.scaling.min_replicas == 0:
         wait = f"about {seconds} s" if seconds else "as long as the model loads"
-        reason = "the first request after an idle time waits for boot and model"
+        reason = "the first request after an idle time waits for process start and model load"
         log.decide(context.component.role, "cold start", wait, f"{reason}: {source}" if seconds else reason)
         _check_drain(context, log)
     for path, limit, fix in _limits(context, workload, seconds):
@@ -43,12 +43,12 @@ def _limits(context: PlanContext, workload: Workload, seconds: int) -> Iterator[
         yield context.path(name), f"the first request after an idle time may wait {timeout} s", fix
     if workload.progress_deadline_seconds < seconds:
         limit = f"the progress deadline is {workload.progress_deadline_seconds} s"
-        yield context.path(), limit, "leave its annotation out, or raise it"
+        yield context.path(), limit, "remove its annotation, or raise it"
     if not context.serverless and context.allowed_start_s < seconds:
         limit, cooldown = f"its startupProbe allows {context.allowed_start_s} s", workload.scaling.cooldown_period
         if idle and workload.scaling.scaler == "keda" and cooldown < seconds:
             limit += f", KEDA's cooldown {cooldown} s"
-        yield context.path(), limit, "raise the failureThreshold of the probe, or leave it out"
+        yield context.path(), limit, "raise the failureThreshold of the probe, or remove the probe"
 
 
 def _check_drain(context: PlanContext, log: DecisionLog) -> None:

@@ -48,7 +48,7 @@ class Fit:
     @property
     def sum(self) -> str:
         model = self.model
-        context = f"{model.tokens} tokens" if model.tokens else "a tenth of the weights: no modelConfiguration"
+        context = f"{model.tokens} tokens" if model.tokens else "a tenth of the weights, no modelConfiguration"
         parts = f"{gib(model.weights)} weights + {gib(model.kv_cache)} KV cache ({context})"
         return f"{parts} + {gib(model.overhead(self.total))} overhead"
 
@@ -84,9 +84,9 @@ def decide_gpus(
     if not counted and fits > had:
         fit = replace(fit, gpus=fits)
         if had:
-            reason = f"the {had} that the runtime asks for are too few for the model"
+            reason = f"the runtime's {had} are too few for the model"
             log.decide(component.role, "devices", f"{fits} per pod", reason)
-    known = fit.source or "assumed: neither an accelerator class nor the cluster says it"
+    known = fit.source or "assumed: neither an accelerator class nor the cluster states it"
     needed, capacity = fit.model.needed(fit.total), fit.model.capacity(fit.total, fit.gpu_memory)
     log.decide(component.role, "GPU memory", f"{gib(needed)} of {gib(capacity)}", f"{fit.sum}; {fit.space}, {known}")
     if not fit.fits and service.annotations.get(ANNOTATION_MEMORY_CHECK) != "off":
@@ -102,10 +102,10 @@ def _report(fit: Fit, path: str, classes: Sequence[AcceleratorClass], log: Decis
     assumed = "" if fit.source else ", which is assumed"
     beyond = f"do not fit into {fit.space}{assumed}; {_remedy(fit, classes)}"
     if fit.model.weights > fit.model.capacity(fit.total, largest):
-        override = f'or override by {ANNOTATION_MEMORY_CHECK}: "off"'
+        override = f'or override with {ANNOTATION_MEMORY_CHECK}: "off"'
         log.error("PL379", path, f"{gib(fit.model.weights)} of weights {beyond}, serve it quantised, {override}")
     else:
-        log.warn("PL380", path, f"{fit.sum} {beyond}, serve a shorter context, or serve it quantised")
+        log.warn("PL380", path, f"{fit.sum} {beyond}, shorten the context, or serve it quantised")
 
 
 def _remedy(fit: Fit, classes: Sequence[AcceleratorClass]) -> str:

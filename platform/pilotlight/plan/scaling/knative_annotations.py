@@ -24,7 +24,7 @@ def knative(context: PlanContext, min_replicas: int, max_replicas: int, log: Dec
     if resource and min_replicas == 0:
         path = context.path("scaleMetric" if context.component.scale_metric else "minReplicas")
         used = metric or "cpu"
-        message = f"{used} cannot bring a service from 0, where none is used; set minReplicas to 1 or use concurrency"
+        message = f"{used} cannot scale a service up from 0; set minReplicas to 1 or use concurrency"
         log.error("PL330", path, message)
     decided = {"class": HPA_CLASS if resource else KPA_CLASS, "min-scale": str(min_replicas)}
     if max_replicas:
@@ -70,10 +70,10 @@ def _user_annotations(context: PlanContext, log: DecisionLog) -> dict[str, str]:
     for key, value in user_annotations.items():
         path = context.annotation_path(f"{KNATIVE_AUTOSCALING}{key}")
         if key in _FIELDS:
-            log.warn("PL331", path, f"has no effect beside the document's own field; write {_FIELDS[key]}")
+            log.warn("PL331", path, f"has no effect next to the manifest's own field; set {_FIELDS[key]}")
         elif key not in KEYS:
             known = ", ".join(sorted(KEYS - _FIELDS.keys()))
-            log.error("PL332", path, f"is no annotation of Knative; known are {known}")
+            log.error("PL332", path, f"is not a Knative annotation; known: {known}")
         elif required := required_value(key, value):
             log.error("PL333", path, f"{value}, must be {required}")
     return {key: value for key, value in user_annotations.items() if key not in _FIELDS}

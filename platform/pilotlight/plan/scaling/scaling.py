@@ -17,7 +17,7 @@ OWNERS: Final = ("hpa", "keda", "external", "none")
 OME_MAXIMUM: Final = 3
 OME_ROUTER_MAXIMUM: Final = 2
 _TARGETS: Final = ("threshold", "targetConcurrency", "value", "targetValue")
-DEFAULT_UTILIZATION: Final = 80  # percent, the default of both projects
+DEFAULT_UTILIZATION: Final = 80  # percent, default of KServe and OME
 
 
 def decide_scaling(context: PlanContext, least: int, log: DecisionLog) -> Scaling:
@@ -42,7 +42,7 @@ def decide_scaling(context: PlanContext, least: int, log: DecisionLog) -> Scalin
 
 def _on_ray(context: PlanContext, groups: int, log: DecisionLog) -> Scaling:
     """Return a fixed scaling: each group is a RayCluster of its own, so there is no replica count to scale."""
-    reason = "each group is a RayCluster of its own, and nothing counts those"
+    reason = "each group is a separate RayCluster, which no autoscaler counts"
     log.decide(context.component.role, "autoscaler", "none", reason)
     most = context.component.max_replicas
     if most is not None and most > groups:
@@ -67,7 +67,7 @@ def limits(context: PlanContext, least: int, log: DecisionLog) -> tuple[int, int
     if least > declared:
         log.decide(component.role, "min replicas", least, "both sides of a canary stay up")
     if "decoder" in context.service.components and context.serves_model and minimum == 0:
-        message = f"no request wakes the {component.role} behind a router, and prefill needs decode; 1 is kept"
+        message = f"a request cannot wake the {component.role} behind a router; the minimum is 1"
         log.warn("PL311", context.path("minReplicas"), message)
         minimum = 1
     default = OME_ROUTER_MAXIMUM if component.role == "router" else OME_MAXIMUM
@@ -94,20 +94,20 @@ def _owner(context: PlanContext, minimum: int, log: DecisionLog) -> tuple[Owner,
             message = f"{key} = hpa keeps at least one replica; set minReplicas to 1 or use keda"
             log.error("PL313", context.path("minReplicas"), message)
         elif keda_reason:
-            log.error("PL313", context.annotation_path(key), f"hpa cannot honour this: {keda_reason}; use keda")
+            log.error("PL313", context.annotation_path(key), f"hpa does not support this: {keda_reason}; use keda")
         return "hpa", f"annotation {key} = hpa"
     if keda_reason:
         return "keda", keda_reason
     if context.mode == "stateful":
         return "none", "replicas of a stateful component are not interchangeable"
-    return "hpa", "nothing asks for KEDA"
+    return "hpa", "no setting needs KEDA"
 
 
 def _keda_reason(context: PlanContext, minimum: int) -> str:
     """Return the setting that only KEDA supports, or ""."""
     component, config = context.component, config_of(context)
     if config is not None and config.enabled is not False and (config.enabled or config.query or config.threshold):
-        return "kedaConfig.enableKeda" if config.enabled else "kedaConfig is filled in"
+        return "kedaConfig.enableKeda" if config.enabled else "kedaConfig is set"
     if context.annotation(document_annotations.TRIGGERS):
         return f"annotation {document_annotations.TRIGGERS}"
     if any(metric.kind != "resource" for metric in component.metrics):
@@ -133,7 +133,7 @@ def _metrics(context: PlanContext, log: DecisionLog) -> Iterator[dict[str, Json]
     name = component.scale_metric or context.annotation(*document_annotations.HPA_METRIC) or "cpu"
     target = component.scale_target or context.annotation(*document_annotations.HPA_TARGET) or DEFAULT_UTILIZATION
     kind = component.scale_metric_type or "Utilization"
-    why = "annotation" if context.annotation(*document_annotations.HPA_TARGET) else "the default of both projects"
+    why = "annotation" if context.annotation(*document_annotations.HPA_TARGET) else "default of KServe and OME"
     why = why if component.scale_target is None else f"{component.role}.scaleTarget"
     log.decide(component.role, "scaling target", f"{name} {target}", why)
     # KServe reads a bare number as mebibytes for a memory target that is no utilization.
@@ -163,7 +163,7 @@ def _keda(context: PlanContext, minimum: int, maximum: int, log: DecisionLog) ->
 
 def _shape(trigger: Trigger) -> str:
     if trigger.type == "external-push":
-        return "whoever holds the requests reports them, also at zero replicas"
+        return "the gateway reports waiting requests, also at zero replicas"
     if trigger.type in ("cpu", "memory"):
         return "by the HPA's own metric"
     level = trigger.metric_type == "Value"
@@ -173,7 +173,7 @@ def _shape(trigger: Trigger) -> str:
 def _check_keda(context: PlanContext, capabilities: Capabilities, log: DecisionLog) -> None:
     path = context.path()
     if not capabilities.keda:
-        log.error("PL314", path, "is to be scaled by KEDA, which the target does not have; install it or use hpa")
+        log.error("PL314", path, "needs KEDA, which the target does not have; install it or use hpa")
     elif not keda.version_at_least(capabilities.keda):
         message = f"KEDA {capabilities.keda} has no fallback for Value metrics; upgrade it to 2.18 or later"
         log.error("PL314", path, message)
@@ -190,9 +190,9 @@ def _modifiers(context: PlanContext, triggers: list[Trigger], minimum: int, log:
     known = {trigger.name for trigger in triggers}
     used = set(re.findall(r"[A-Za-z_]\w*", formula)) & known
     if not used:
-        log.error("PL334", path, f"names none of the triggers {', '.join(sorted(known))}")
+        log.error("PL334", path, f"uses none of the triggers {', '.join(sorted(known))}")
     if minimum == 0 and keda.REQUESTS_TRIGGER not in used:
-        message = f"leaves out {keda.REQUESTS_TRIGGER}, so that nothing could wake the service from 0"
+        message = f"does not use {keda.REQUESTS_TRIGGER}, so a request cannot wake the service from 0"
         log.error("PL335", path, f"{message}; use it or set minReplicas to 1")
     if not target.isdigit() or int(target) < 1:
         path = context.annotation_path(document_annotations.FORMULA_TARGET)

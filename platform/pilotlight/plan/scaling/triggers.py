@@ -62,7 +62,7 @@ def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -
     unguarded = _unguarded(context)
     kinds = _simple_kinds(context, bool(specs or unguarded))
     if not kinds and min_replicas > 0 and context.component.scale_metric is None and context.component.scale_target:
-        message = "has no effect beside other triggers; name its scaleMetric, or write kedaConfig.scalingThreshold"
+        message = "has no effect next to other triggers; set its scaleMetric, or kedaConfig.scalingThreshold"
         log.warn("PL360", context.path("scaleTarget"), message)
     if min_replicas > 0 and context.choice.is_pilotlight:
         specs += [_metric_spec(context, kind, target) for kind, target in kinds.items()]
@@ -76,7 +76,7 @@ def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -
         if is_link_local(address):
             of_metrics = any(metric.server_address == address for metric in context.component.metrics)
             path = context.path("autoScaling.metrics") if of_metrics else config_path(context, "promServerAddress")
-            message = f"{address} is link-local, where clouds keep credentials; name a Service of the cluster"
+            message = f"{address} is link-local, where clouds keep credentials; use a Service of the cluster"
             log.error("PL369", path, message)
     return _uniquely_named(triggers)
 
@@ -122,7 +122,7 @@ def _request_triggers(
     if "rps" in kinds and context.choice.is_pilotlight:
         yield keda.prometheus(context, _metric_spec(context, "rps", kinds["rps"]), min_replicas)
     elif "rps" in kinds:
-        message = "rps of a foreign server is not exported; requests in flight at the gateway are used instead"
+        message = "a third-party server does not export rps; requests in flight at the gateway are used instead"
         log.warn("PL325", context.path("scaleMetric"), message)
 
 
@@ -135,11 +135,11 @@ def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionL
     elif min_replicas == 0:
         log.error(
             "PL320", context.path("minReplicas"),
-            "nothing can wake it from 0: no replica runs, so no metric of it moves; install the Pilotlight gateway or "
+            "nothing can wake it from 0: at zero replicas it has no metrics; install the Pilotlight gateway or "
             "the KEDA HTTP add-on, use serverless, or set minReplicas to 1",
         )  # fmt: skip
     else:
-        message = "the runtime exports no metric that we know; give kedaConfig.customPromQuery and scalingThreshold"
+        message = "the runtime exports no known metric; set kedaConfig.customPromQuery and scalingThreshold"
         log.error("PL324", context.path("kedaConfig"), message)
 
 
@@ -160,11 +160,11 @@ def _from_annotation(context: PlanContext, log: DecisionLog) -> Iterator[Trigger
         kind, _, target = (text.strip() for text in part.partition("="))
         path = context.annotation_path(document_annotations.TRIGGERS)
         if kind not in metric_queries.MEASURES:
-            log.error("PL326", path, f"{kind} is no trigger; use one of {', '.join(metric_queries.MEASURES)}")
+            log.error("PL326", path, f"{kind} is not a trigger; use one of {', '.join(metric_queries.MEASURES)}")
         elif not _positive(target):
             log.error("PL322", path, f"{kind} = {target or 'nothing'}, must be a number above 0")
         elif not context.choice.is_pilotlight:
-            log.error("PL324", path, f"{kind} is a metric of our predictor, which this component does not run")
+            log.error("PL324", path, f"{kind} is a metric of the Pilotlight predictor, not of this image")
         else:
             yield _metric_spec(context, cast(Kind, kind), target)
 
@@ -180,7 +180,7 @@ def _from_config(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec
     )
     if not config.query and not context.choice.is_pilotlight:
         path = config_path(context, "customPromQuery")
-        log.error("PL324", path, "the runtime exports no latency that we know; say which query tells it")
+        log.error("PL324", path, "the runtime exports no known latency metric; set a query")
     elif mistake := metric_queries.syntax_problem(query):
         log.error("PL321", config_path(context, "customPromQuery"), f"the query {mistake}")
     elif threshold:
@@ -209,8 +209,8 @@ def _inverted(context: PlanContext, config: KedaConfig, log: DecisionLog) -> boo
         return False
     log.warn(
         "PL328", path,
-        "is honoured as threshold / query with threshold 1: more replicas when the query falls below its threshold; "
-        "OME itself ignores this field and scales up when the query rises",
+        "is converted to threshold / query with threshold 1: more replicas when the query falls below its threshold; "
+        "OME ignores this field and scales up when the query rises",
     )  # fmt: skip
     return True
 
@@ -238,7 +238,7 @@ def _metric_trigger(
 ) -> TriggerSpec:
     measured = metric_queries.measure(metric.query)
     if metric.target_type == "AverageValue" and metric_queries.is_level(metric.query):
-        message = "AverageValue divides a time or share by the replicas and forgets how many run; Value is used"
+        message = "AverageValue ignores the current replicas, which a time or percentage needs; Value is used"
         log.warn("PL329", f"{path}.{metric.kind}.target.type", message)
     elif metric.target_type == "Value":
         measured = "level"

@@ -86,11 +86,11 @@ def _check_foreign(context: PlanContext, log: DecisionLog) -> None:
     """Report features that only our predictor has, for other servers."""
     component = context.component
     if _is_confidential(context):
-        log.error("PL364", context.path("model.confidential"), "nothing here decrypts a model; serve it as it is")
+        log.error("PL364", context.path("model.confidential"), "decryption is not supported; use an unencrypted model")
     if context.choice.is_pilotlight:
         return
     if component.batcher is not None:
-        log.warn("PL361", context.path("batcher"), "the server is not ours and must batch by itself")
+        log.warn("PL361", context.path("batcher"), "third-party servers must do their own batching")
     if component.container_concurrency and not context.serverless:
-        message = "the server is not ours, and nothing limits its requests in this mode; use the server's own setting"
+        message = "third-party servers have no request limit in this mode; use the server's own setting"
         log.warn("PL361", context.path("containerConcurrency"), message)

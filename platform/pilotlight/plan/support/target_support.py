@@ -246,9 +246,9 @@ def check_target(context: PlanContext, workload: Workload, log: DecisionLog) -> 
         if not (why or missing) or not (path := FIELDS[row.field](context, workload)):
             continue
         if missing:
-            message = f"{target} runs it {how}; add --target-option {name}={value or 'VALUE'}"
+            message = f"{target} supports it {how}; add --target-option {name}={value or 'VALUE'}"
             log.error("PL376", path, message)
         else:
             *others, last = (each for each in AVAILABLE if each not in row.refused)
             elsewhere = f"{', '.join(others)} or {last}" if others else last
-            log.error(row.code, path, f"{target} cannot do it: {why}; {row.instead}, or --target {elsewhere}")
+            log.error(row.code, path, f"{target} does not support it: {why}; {row.instead}, or --target {elsewhere}")

@@ -57,34 +57,34 @@ _EFFECTIVE: Final = {
     "mapPredictionsToInstances": ("Sequence",),
 }  # fmt: skip
 _STEP: Final = Record("InferenceStep", {
-    "name": Field(String(), "Name of the step within its node; in the answer of an Ensemble, the key of its part."),
-    "nodeName": Field(String(), "The node that serves the step."),
-    "serviceName": Field(NAME, "The InferenceService of the same namespace that serves the step."),
+    "name": Field(String(), "Name of the step within its node; the key of its part in the response of an Ensemble."),
+    "nodeName": Field(String(), "Node that executes the step."),
+    "serviceName": Field(NAME, "InferenceService in the same namespace that executes the step."),
     "serviceUrl": Field(String(r"https?://[^\s/?#@\\]+(?:[/?#]\S*)?",
                                "a URL without credentials such as http://iris.demo.example.com/v1/models/iris:predict"),
-                        "The URL that serves the step, called as it is written."),
-    "data": Field(OneOf(("$request", "$response")), "What the step gets: the request, or the answer before."),
+                        "URL that executes the step, called unchanged."),
+    "data": Field(OneOf(("$request", "$response")), "Input of the step: the request, or the previous response."),
     "mapPredictionsToInstances": Field(Boolean(), "Send the predictions of the step before as instances."),
-    "weight": Field(Integer(0, 100), "Share of the requests in a Splitter, in percent."),
-    "condition": Field(String(), f"When the step is executed: {SYNTAX}."),
-    "dependency": Field(OneOf(("Soft", "Hard")), "Hard: the answer of a step that fails is the node's answer."),
+    "weight": Field(Integer(0, 100), "Traffic percentage in a Splitter."),
+    "condition": Field(String(), f"Condition of the step: {SYNTAX}."),
+    "dependency": Field(OneOf(("Soft", "Hard")), "Hard: the response of a failed step is the node's response."),
 })  # fmt: skip
 _NODE: Final = Record("InferenceRouter", {
     "routerType": Field(OneOf(("Sequence", "Splitter", "Switch", "Ensemble")), "How steps are chosen.", required=True),
     "steps": Field(ListOf(_STEP), "The steps, in order.", required=True),
 }, hints={"routes": "its name is steps"})  # fmt: skip
 _TIMEOUTS: Final = Record("routerTimeouts", {
-    "serviceClient": Field(Integer(1, 3600), "How long one step may take, in seconds."),
-    **{name: Field(Integer(0), "Without effect here.") for name in ("serverRead", "serverWrite", "serverIdle")},
+    "serviceClient": Field(Integer(1, 3600), "Timeout of one step, in seconds."),
+    **{name: Field(Integer(0), "No effect.") for name in ("serverRead", "serverWrite", "serverIdle")},
 })  # fmt: skip
 
 
 @cache
 def _spec(name: str) -> Record:
     return Record(name, {
-        "nodes": Field(MapOf(_NODE), "The nodes by name; a request begins at `root`.", required=True),
+        "nodes": Field(MapOf(_NODE), "Nodes by name; a request starts at `root`.", required=True),
         "resources": Field(pod_fields.core("ResourceRequirements"), "Resources of the router."),
-        "timeout": Field(Integer(1, 3600), "How long a request may take, all steps together, in seconds."),
+        "timeout": Field(Integer(1, 3600), "Timeout of a request over all steps, in seconds."),
         "routerTimeouts": Field(_TIMEOUTS, "Other time limits."),
         **{each: EXTENSION[each] for each in _SCALING},
         **{each: inline_pod_fields()[each] for each in _POD},
@@ -94,7 +94,7 @@ def _spec(name: str) -> Record:
 def inference_graph() -> Record:
     fields = document(VERSION, RecordRef(f"{KIND}Spec", _spec)).fields
     kind = Field(OneOf((KIND,)), fields["kind"].description, required=True)
-    return Record(KIND, {**fields, "kind": kind}, "Several services behind one address: all that a user writes.")
+    return Record(KIND, {**fields, "kind": kind}, "Several services behind one address.")
 
 
 def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
@@ -140,7 +140,7 @@ def steps_of(nodes: Nodes) -> Iterator[tuple[str, Mapping[str, Json]]]:
 def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
     """Check KServe's rules, and those that its router finds only when it executes the graph."""
     if ROOT not in nodes:
-        message = f"is missing and required: a request begins at it; name a node {ROOT}"
+        message = f"is required: a request starts there; add a node {ROOT}"
         context.error("PL103", f"spec.nodes.{ROOT}", message)
     for name, node in nodes.items():
         path, steps, router_type = child_path("spec.nodes", name), node.get("steps", ()), node.get("routerType", "")
@@ -149,7 +149,7 @@ def _check_nodes(nodes: Nodes, context: DocumentContext) -> None:
         names = [step.get("name") for step in steps]
         for index, step in enumerate(steps):
             if step.get("name") and step["name"] in names[:index]:
-                message = f'is "{step["name"]}", which another step of the node has already; give it a name of its own'
+                message = f'is "{step["name"]}", which another step of the node has; choose another name'
                 context.error("PL104", f"{path}.steps[{index}].name", message)
             _check_step(step, f"{path}.steps[{index}]", router_type, index, context)
         total = sum(step.get("weight", 0) for step in steps)
@@ -192,7 +192,7 @@ def _check_step(step: Mapping[str, Json], path: str, router_type: str, index: in
             context.error("PL103", f"{path}.condition", f"is missing: it would never be chosen; give {SYNTAX}")
         return
     if router_type == "Sequence" and index == 0:
-        context.error("PL104", f"{path}.condition", "is about the answer before, and the first step has none; drop it")
+        context.error("PL104", f"{path}.condition", "needs a previous response; remove it from the first step")
     try:
         parse(condition)
     except ValueError:

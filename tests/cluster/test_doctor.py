@@ -71,7 +71,7 @@ def test_everything_that_is_missing_is_told_before_anything_is_written(cluster: 
     unknown = {"apiVersion": "none.example/v1", "kind": "Nothing", "metadata": {"name": "x", "namespace": namespace}}
     found = "\n".join(missing(our_cluster(cluster), [*service, unknown]))
     for sentence in (
-        "Nothing of none.example/v1 is no kind of this cluster",
+        "Nothing of none.example/v1 is not installed in this cluster",
         "the namespace nowhere-at-all does not exist: kubectl create namespace nowhere-at-all",
         "Knative's flag kubernetes.podspec-nodeselector is off",
         "has timeoutSeconds 100000, and Knative allows",

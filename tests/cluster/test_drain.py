@@ -11,7 +11,7 @@ from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.scenarios import Story, document
 
 DRAINED = f"the pod asks for 1 {DEVICE}; at most 0 is free, on"
-HELD = "still holds 1 and is ending: Knative drains it for 30 s"
+HELD = "still holds 1 and is terminating: Knative drains it for 30 s"
 
 
 def with_device(memory: str) -> str:

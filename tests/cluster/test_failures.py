@@ -57,7 +57,7 @@ def test_a_setting_that_cannot_be_meant_ends_the_start_and_is_named(
     story = Story(cluster, namespace, "crash")
     text = document("crash", mode=mode, least=1)
     said = failing(story, other(text, env=[{"name": "INFERENCE_HTTP_PORT", "value": "none"}]), *PATIENCE)
-    assert "ended with exit code" in said
+    assert "exited with code" in said
     assert "http_port" in said.lower().replace("-", "_")
 
 
@@ -71,7 +71,7 @@ def test_a_crash_is_told_with_the_last_line_of_its_exception(cluster: Cluster, n
         "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
     }]  # fmt: skip
     said = failing(story, json.dumps(made), "--pod-security", "restricted", *PATIENCE)
-    assert "ended with exit code 1" in said
+    assert "exited with code 1" in said
     assert "ValueError: no weights here" in said.partition("error: ")[2].partition("\n")[0]
 
 
@@ -103,7 +103,7 @@ def test_what_somebody_else_has_made_is_neither_taken_over_nor_deleted(cluster: 
     cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "mine"}}, namespace=namespace)
     story = Story(cluster, namespace, "mine")
     said = failing(story, document("mine"))
-    assert "ServiceAccount mine is there already and is not this service's" in said
+    assert "ServiceAccount mine already exists and belongs to something else" in said
     assert cluster.get("serviceaccount", "mine", "-n", namespace) is not None
 
 

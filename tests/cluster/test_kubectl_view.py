@@ -197,7 +197,7 @@ def test_where_another_controller_has_the_kind_no_object_is_made_and_that_is_sai
         seconds_until(lambda: served(cluster, KINDS[1]), "the kind is served")
         done = platformctl("deploy", "-f", "-", text=json.dumps(SERVICE))
         assert done.returncode == 0, done.stderr
-        assert "belongs to another controller" in done.stderr
+        assert "is managed by another controller" in done.stderr
         assert kept(cluster, namespace) is None
         assert platformctl("delete", "seen").returncode == 0
     finally:

@@ -95,7 +95,7 @@ def test_bounds_set_by_hand_make_a_revision_aloud_stay_over_a_deploy_and_go_agai
     (planned,) = story.shares()
     scaled = story.run("scale", "bounds", "--min", "1", "--max", "2")
     assert scaled.returncode == 0, scaled.stderr
-    assert "gets a new one, whose pods start afresh" in scaled.stderr
+    assert "gets a new revision with new pods" in scaled.stderr
     seconds_until(lambda: story.status()["phase"] == "Ready", "ready with other bounds")
     (derived,) = story.shares()
     assert derived.startswith(f"{planned}-")

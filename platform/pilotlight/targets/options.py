@@ -29,7 +29,7 @@ def resolve_options(
     """
     known = sorted(each.name for each in declared)
     if unknown := [name for name in arguments if name not in known]:
-        said = f"{_argument(unknown[0], flag)} is no option of {platform}, which takes {', '.join(known) or 'none'}"
+        said = f"{_argument(unknown[0], flag)} is not an option of {platform}; options: {', '.join(known) or 'none'}"
         raise UsageError(said)
     values = {
         each.name: arguments.get(each.name)

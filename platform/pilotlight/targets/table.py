@@ -88,7 +88,7 @@ def check_name(name: str) -> None:
     if name in ("local", "kubernetes", *MODULES) or _plugins(name):
         return
     known = ["local", "kubernetes", *MODULES, *sorted(plugin.name for plugin in _plugins())]
-    raise NotFound(f"no target is called {name}; there are {', '.join(known)}")
+    raise NotFound(f"unknown target {name}; known: {', '.join(known)}")
 
 
 def _plugins(name: str = "") -> list[Any]:

@@ -16,7 +16,7 @@ from pilotlight.k8s.manifest import Manifest
 Json = Any
 Key = tuple[str, str]  # namespace, name
 
-NO_GATEWAY = "no gateway of ours is in front of it"  # why a target of a cloud refuses what needs one
+NO_GATEWAY = "it is not behind the Pilotlight gateway"  # why a target of a cloud refuses what needs one
 
 Phase = Literal["Ready", "Standby", "Parked", "Progressing", "Degraded", "Failed", "Stopping", "Unknown"]
 ModelState = Literal["Pending", "Standby", "Parked", "Loading", "Loaded", "FailedToLoad"]
@@ -249,6 +249,6 @@ def check_shares(shares: Sequence[Share], revisions: Collection[str]) -> None:
     """Raise NotFound for a share of another revision, UsageError unless the shares add up to 100."""
     unknown = [share.revision for share in shares if share.revision not in revisions]
     if unknown:
-        raise NotFound(f"no revision is called {', '.join(unknown)}; there are {', '.join(sorted(revisions))}")
+        raise NotFound(f"unknown revision {', '.join(unknown)}; known: {', '.join(sorted(revisions))}")
     if shares and (total := sum(share.percent for share in shares)) != 100:
-        raise UsageError(f"the shares add up to {total}, must be 100")
+        raise UsageError(f"the percentages add up to {total}, must be 100")

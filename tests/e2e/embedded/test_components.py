@@ -281,11 +281,13 @@ def test_prefill_and_decode_are_processes_apart_and_requests_go_to_the_decoder(
 
 
 def test_an_engine_behind_a_router_that_could_fall_to_zero_is_refused_with_the_reason(platform: Platform) -> None:
-    with pytest.raises(PlatformError, match="split-engine: is scaled by requests, and a router"):
+    with pytest.raises(PlatformError, match="split-engine: is scaled by requests, but its router"):
         platform.deploy(split(engines=2).replace("engine: {minReplicas: 2", "engine: {minReplicas: 0"))
 
 
 def test_a_component_with_an_image_that_is_not_ours_is_refused_and_named(platform: Platform) -> None:
     document = transformed("file:///nowhere").replace("pilotlight/predictor:0.1.0", "example.com/scaler:1")
-    with pytest.raises(PlatformError, match=r"spec.transformer.containers: local cannot do it: only our own"):
+    with pytest.raises(
+        PlatformError, match=r"spec.transformer.containers: local does not support it: only the Pilotlight"
+    ):
         platform.deploy(document)

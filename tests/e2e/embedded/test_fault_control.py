@@ -200,7 +200,7 @@ def test_a_stored_service_that_cannot_be_run_fails_alone_and_can_be_deployed_aga
     assert (found.phase, platform.ask().status) == ("Failed", 200)
     assert "image nginx/predictor" in found.message
     assert platform.ask("/other/v2/models/other/infer").status == 503
-    with pytest.raises(PlatformError, match="what is stored of it cannot be run"):
+    with pytest.raises(PlatformError, match="its stored release cannot run"):
         platform.target.scale(other, {"minReplicas": 1})
     platform.deploy(serverless("other"))
     platform.wait_phase("Ready", "Standby", name="other")

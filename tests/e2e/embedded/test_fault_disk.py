@@ -72,7 +72,7 @@ def test_a_full_disk_refuses_changes_in_one_sentence_and_serves_on(platform: Pla
             with pytest.raises(PlatformError) as refused:
                 platform.deploy(SECOND)
             told = str(refused.value)
-            assert "state.db: the disk is full; make room there" in told
+            assert "state.db: the disk is full; free some space" in told
             assert "\n" not in told
             with pytest.raises(PlatformError, match="the disk is full"):
                 platform.target.scale(KEY, {"minReplicas": 2, "maxReplicas": 2})

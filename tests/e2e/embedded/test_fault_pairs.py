@@ -54,7 +54,7 @@ def roles(platform: Platform) -> dict[str, int]:
 
 
 class Client:
-    """Sends unique numbers on several connections until `stop`; `lost` are connections that ended without an answer."""
+    """Sends unique numbers on several connections until `stop`; `lost` are connections that got no response."""
 
     def __init__(self, port: int) -> None:
         self._port = port

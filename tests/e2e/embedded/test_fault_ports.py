@@ -48,7 +48,7 @@ def test_a_start_whose_port_is_taken_says_by_whom_and_leaves_nothing_running(
         with pytest.raises(PlatformError) as refused:
             control_process_launcher.ensure(home, deadline_s=60)
     told = str(refused.value)
-    assert f"port {port} on 127.0.0.1 is taken by " in told
+    assert f"port {port} on 127.0.0.1 is in use by " in told
     assert f"(pid {os.getpid()})" in told
     assert f"choose another port with {variable}" in told
     assert "Traceback" not in told
@@ -86,7 +86,7 @@ def test_a_database_that_is_none_is_told_in_one_sentence(home: Home, monkeypatch
     home.database.write_text("this is a diary, not a database, and longer than its header would be" * 20)
     monkeypatch.setenv("PILOTLIGHT_GATEWAY_PORT", str(free_port()))
     monkeypatch.setenv("PILOTLIGHT_API_PORT", str(free_port()))
-    with pytest.raises(PlatformError, match="it is no database of Pilotlight; restore a backup") as refused:
+    with pytest.raises(PlatformError, match="it is not a Pilotlight database; restore a backup") as refused:
         control_process_launcher.ensure(home, deadline_s=60)
     assert "Traceback" not in str(refused.value)
 

@@ -90,7 +90,7 @@ def test_a_sandboxed_model_has_its_environment_in_the_sandbox(platform: Platform
 def test_refused_requirements_deploy_nothing(platform: Platform, tmp_path: Path) -> None:
     refused = deploy(platform, tmp_path, "refused", "tiny\nnosuchpackage")
     assert refused.returncode == 2, refused.stderr
-    assert "requirements.txt: nosuchpackage is in no index of this platform" in refused.stderr
+    assert "requirements.txt: nosuchpackage is in no configured package index" in refused.stderr
     assert not platform.target.list(None)
 
 

@@ -46,7 +46,7 @@ def test_a_model_without_declared_inputs_is_ready_and_unverified_until_it_answer
     revision = deployed(platform, tmp_path / "m", WORKS)
     status = platform.status("slow")
     assert (status.phase, status.verified, status.revisions[0].verified) == ("Ready", False, False)
-    assert "has not answered anything yet" in status.message
+    assert "has not answered a request yet" in status.message
     assert "model.example" in status.message
     (condition,) = [each for each in status.conditions if each.type == "Ready"]
     assert (condition.status, condition.reason) == ("True", "Unverified")
@@ -82,7 +82,7 @@ def test_a_release_whose_first_five_answers_are_500_is_rolled_back(
     assert platform.ask(ASK, REQUEST).status == 200
     (message,) = events(platform, bad, "RolledBack")
     assert status.message == status.rolled_back == message
-    assert f"the first 5 answers of {bad} were all 500" in message
+    assert f"the first 5 responses of {bad} were all 500" in message
     assert "NameError" in message
     assert "weights" in message
 
@@ -153,7 +153,7 @@ def test_when_all_releases_fail_the_rollbacks_end_and_the_reason_is_shown(platfo
     platform.wait(failing, "the first release fails too")
     assert [platform.ask(ASK, REQUEST).status for _ in range(10)] == [500] * 10
     status = platform.wait_phase("Degraded", name="slow")
-    assert f"the first 5 answers of {first} were all 500" in status.message
+    assert f"the first 5 responses of {first} were all 500" in status.message
     assert status.generation == generation + 1
     assert [len(events(platform, name, "RolledBack")) for name in (first, second)] == [0, 1]
     restart(platform)

@@ -6,7 +6,7 @@ from pilotlight.targets.options import Option
 from pilotlight.targets.target import Finding
 
 OPTIONS = (
-    Option("partition", "where it runs", required=True, variables=("SAMPLE_PARTITION",)),
+    Option("partition", "partition of the jobs", required=True, variables=("SAMPLE_PARTITION",)),
     Option("network", "network of the container"),
 )
 

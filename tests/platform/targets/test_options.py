@@ -7,7 +7,7 @@ from pilotlight.targets import table
 from pilotlight.targets.options import Option, check_missing, parse_options, resolve_options
 from pilotlight.targets.slurm import options_and_checks, script
 
-PARTITION = Option("partition", "where it runs", required=True, variables=("SLURM_PARTITION",))
+PARTITION = Option("partition", "partition of the jobs", required=True, variables=("SLURM_PARTITION",))
 OPTIONS = (PARTITION, Option("namespace", "", default="default"))
 
 
@@ -33,7 +33,7 @@ def test_an_option_that_only_some_images_need_is_missing_for_those() -> None:
 
 
 def test_an_option_of_another_platform_is_refused() -> None:
-    with pytest.raises(UsageError, match="--resource-shape is no option of this platform"):
+    with pytest.raises(UsageError, match="--resource-shape is not an option of this platform"):
         resolve_options(OPTIONS, {"resource_shape": "x"}, {})
 
 

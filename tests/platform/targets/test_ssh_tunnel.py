@@ -131,7 +131,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tunnels: Tunnels, near: in
     folder = tmp_path / "registry.json.tunnels"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(PlatformError, match="must be a folder that you alone can write to"):
+    with pytest.raises(PlatformError, match="must be a folder that only you can write to"):
         tunnels.open("job", Tunnel("node1", ((near, far),)))
 
 

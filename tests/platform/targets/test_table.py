@@ -16,7 +16,7 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_target_is_refused_with_those_that_there_are(sample: None) -> None:
-    with pytest.raises(NotFound, match="no target is called moon; there are local, kubernetes, "):
+    with pytest.raises(NotFound, match="unknown target moon; known: local, kubernetes, "):
         table.connect("moon", {})
 
 
@@ -31,9 +31,11 @@ def test_missing_and_unknown_options_are_named_with_the_argument(sample: None) -
     with pytest.raises(UsageError, match="docker needs partition: where it runs") as missing:
         table.options_of("docker", {}, {}, complete=True)
     assert missing.value.hint == "--target-option partition=VALUE, or set SAMPLE_PARTITION"
-    with pytest.raises(UsageError, match="--target-option pool is no option of docker, which takes network, partition"):
+    with pytest.raises(
+        UsageError, match="--target-option pool is not an option of docker; options: network, partition"
+    ):
         table.options_of("docker", {"pool": "x"}, {})
-    with pytest.raises(UsageError, match="--target-option pool is no option of local, which takes none"):
+    with pytest.raises(UsageError, match="--target-option pool is not an option of local; options: none"):
         table.options_of("local", {"pool": "x"}, {})
 
 

@@ -30,13 +30,13 @@ from pilotlight.wire.machine import LOOPBACK, can_connect, free_port
 Json = Any
 ADDRESSES: Final = ("tunnel", "instance")
 OPTIONS: Final = (
-    Option("instance_id", "id or name of the instance; otherwise one is created, and deleted with the service"),
+    Option("instance_id", "id or name of the instance; default: created and deleted with the service"),
     Option("instance_type", "type of the instance to create, as brev search lists them"),
-    Option("cloud_cred_id", "cloud credential of instance_id; brev create takes none"),
-    Option("workspace_group_id", "workspace group of instance_id; likewise"),
-    Option("address", "tunnel (by ssh, the default), or instance (open to whoever reaches it)", choices=ADDRESSES),
+    Option("cloud_cred_id", "cloud credential of instance_id; not supported by brev create"),
+    Option("workspace_group_id", "workspace group of instance_id; not supported by brev create"),
+    Option("address", "tunnel (by ssh, the default), or instance (open to its network)", choices=ADDRESSES),
     Option("ulimits", "limits of the container, comma separated, such as memlock=-1"),
-    Option("gpus", "devices by number or UUID, comma separated; otherwise the first ones"),
+    Option("gpus", "devices by number or UUID, comma separated; default: the first ones"),
 )
 PULL_S: Final = 3600.0
 STOP_S: Final = 40
@@ -58,7 +58,7 @@ class BrevEndpoints:
     def check(self, endpoint: EndpointSpec) -> None:
         if (endpoint.replicas, endpoint.max_replicas) != (1, 1):
             problem = f"minReplicas = {endpoint.replicas}, maxReplicas = {endpoint.max_replicas}"
-            raise UsageError(f"{problem}: one container on one instance serves it", "use 1 replica")
+            raise UsageError(f"{problem}: the service is one container on one instance", "use 1 replica")
         create_arguments(endpoint.name, endpoint.options)
         docker.check_secrets(endpoint.container)
         if named := endpoint.options.get("instance_id", ""):
@@ -79,7 +79,7 @@ class BrevEndpoints:
         done = Instances(redacting).run(instance.name, script, PULL_S)
         if done.code:
             end = f"platformctl delete {service_argument(endpoint.key)} --target brev"
-            hint = f"ssh {instance.name}" + (f"; it costs until deleted: {end}" if not named else "")
+            hint = f"ssh {instance.name}" + (f"; it is billed until deleted: {end}" if not named else "")
             raise PlatformError(f"docker run on {instance.name} failed: {done.summary}", hint)
 
     def get(self, endpoint: EndpointSpec) -> EndpointState | None:
@@ -96,7 +96,7 @@ class BrevEndpoints:
         if docker.is_missing(done):
             return None
         if done.code:
-            reason = f"the instance {instance.name} cannot be asked: {done.summary}; try brev refresh"
+            reason = f"the instance {instance.name} cannot be reached: {done.summary}; try brev refresh"
             return EndpointState("unknown", reason=reason, node=instance.name)
         state, reason = read_status(done.out, endpoint)
         host = self._instances.host(instance.name) if is_open(endpoint) else instance.name
@@ -155,7 +155,7 @@ def is_open(endpoint: EndpointSpec) -> bool:
 def variables(endpoint: EndpointSpec, secrets: Mapping[str, str]) -> dict[str, str]:
     container = endpoint.container
     if missing := [variable for variable, _, key in container.secret_env if key not in secrets]:
-        raise PlatformError(f"{missing[0]}: its value was given at the start and is kept nowhere", "start it once more")
+        raise PlatformError(f"{missing[0]}: its value was set at the start and is not stored", "start it again")
     return {**container.env, **{variable: secrets[key] for variable, _, key in container.secret_env}}
 
 
@@ -211,8 +211,8 @@ def read_status(text: str, endpoint: EndpointSpec) -> tuple[State, str]:
     if word in ("created", "paused"):
         return "pending", f"the container is {word}"
     if word != "running":
-        reason = docker.exit_reason(state) or f"the container ended with exit code {state.get('ExitCode')}"
-        return "failed", f"{reason}; docker starts it again" if word == "restarting" else reason
+        reason = docker.exit_reason(state) or f"the container exited with code {state.get('ExitCode')}"
+        return "failed", f"{reason}; docker restarts it" if word == "restarting" else reason
     head, _, body = response.replace("\r\n", "\n").partition("\n\n")
     status = re.match(r"HTTP/1\.\d (\d{3})", head)
     return read_health(endpoint.container, int(status[1]) if status else 0, body.encode())

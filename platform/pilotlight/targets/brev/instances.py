@@ -84,4 +84,4 @@ def read_instances(text: str) -> list[Instance]:
         rows: list[dict[str, Any]] = json.loads(text).get("workspaces") or []
         return [Instance(str(row["name"]), str(row["id"]), str(row["status"])) for row in rows]
     except (ValueError, KeyError, AttributeError):
-        raise PlatformError("brev ls --json printed something else", "update the brev CLI") from None
+        raise PlatformError("brev ls --json printed unexpected output", "update the brev CLI") from None

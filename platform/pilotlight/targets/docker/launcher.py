@@ -203,7 +203,7 @@ class ContainerHandle:
         if self._client is not None and self._killing is None:
             self._killing = loop.create_task(self._kill(self._client))
         elif self._client is None and self._starting is not None and self._starting.cancel():
-            loop.call_soon(self._observer.on_exited, Ended(reason="ended before it could start"))
+            loop.call_soon(self._observer.on_exited, Ended(reason="stopped before it started"))
 
     async def _kill(self, client: ProcessHandle) -> None:
         if container := self._container_id():

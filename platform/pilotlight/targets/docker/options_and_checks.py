@@ -32,25 +32,25 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
     try:
         info = json.loads(programs.run_checked(["docker", "info", "--format={{json .}}"], hint=DAEMON))
         if not info.get("ServerVersion"):
-            raise PlatformError("; ".join(info.get("ServerErrors") or ["it is no Docker daemon"]), DAEMON)
+            raise PlatformError("; ".join(info.get("ServerErrors") or ["it is not a Docker daemon"]), DAEMON)
     except (PlatformError, ValueError) as error:
         yield Finding("fail", "daemon", f"the Docker daemon does not answer: {error}", getattr(error, "hint", ""))
         return
     yield Finding("ok", "daemon", f"Docker {info['ServerVersion']} on {info.get('OperatingSystem')}")
     if not read_daemon(info, "none", "").mounts_sockets:
-        yield Finding("warn", "sockets", "Docker Desktop mounts no sockets: ports of replicas are open on loopback")
+        yield Finding("warn", "sockets", "Docker Desktop cannot mount sockets: replicas listen on loopback ports")
     network = options.get("network", "")
     if network and ":" not in network and programs.run(["docker", "network", "inspect", network]).code:
-        yield Finding("fail", "network", f"network = {network}: the daemon has none of this name", "docker network ls")
+        yield Finding("fail", "network", f"network = {network}: the daemon has no such network", "docker network ls")
     if not network and programs.run(["docker", "network", "inspect", "bridge"]).code:
-        text = "the daemon has no bridge: models of stores and other images need a network"
+        text = "the daemon has no bridge: downloads and third-party images need a network"
         yield Finding("warn", "network", text, "add --target-option network=host")
     if programs.run(["docker", "image", "inspect", IMAGE]).code:
         yield Finding("warn", "image", f"{IMAGE} is not on this machine and will be pulled", f"docker pull {IMAGE}")
     else:
         yield Finding("ok", "image", f"{IMAGE} is on this machine")
     if gpus_here({}) == "requests" and not any("nvidia" in name for name in info.get("Runtimes") or ()):
-        yield Finding("warn", "GPUs", "containers get none of this machine's", "install nvidia-container-toolkit")
+        yield Finding("warn", "GPUs", "containers cannot use this machine's GPUs", "install nvidia-container-toolkit")
 
 
 def gpus(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> int:

@@ -32,7 +32,7 @@ SOCKETS: Final = "/run/pilotlight"  # folder of a replica's sockets in its conta
 # Requirements of NVIDIA's images: unlimited pinned memory, large stacks.
 ULIMITS: Final = "memlock=-1,stack=67108864"
 SSH_FAILED: Final = 255
-CLIENT_ENDED: Final = "its docker client ended, and the container was removed"
+CLIENT_ENDED: Final = "its docker client exited, and the container was removed"
 PULLS: Final = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}  # by imagePullPolicy
 QUOTE: Final = '"'
 _DEFAULT_NAMES: Final = ("kserve-container", "ome-container")  # of the containers of many services
@@ -68,15 +68,15 @@ def check(container: ContainerSpec, daemon_host: str) -> None:
     own = contract.is_predictor_image(container.image)
     if container.options.get("network") == "host" and not own and container.host_port != container.port:
         problem = f"network = host, but {container.image} listens on port {container.port} of the machine itself"
-        raise UsageError(f"{problem}; leave network out: its port is published then")
+        raise UsageError(f"{problem}; remove network, so that its port is published")
 
 
 def check_secrets(container: ContainerSpec, program: str = "docker", variables: re.Pattern[str] = _CLIENT) -> None:
     """Raise UsageError for a secret with the name of one of the program's own variables."""
     secrets = [*container.secret_env, *(each for fetch in container.fetches for each in fetch.secret_env)]
     if taken := [name for name, _, _ in secrets if variables.fullmatch(name)]:
-        problem = f"env {taken[0]}: {program} itself reads this variable, so others could read the secret"
-        raise UsageError(problem, "give the variable another name")
+        problem = f"env {taken[0]}: {program} reads this variable, so the secret could leak"
+        raise UsageError(problem, "rename the variable")
 
 
 def check_host(options: Mapping[str, str], daemon_host: str) -> None:
@@ -86,7 +86,7 @@ def check_host(options: Mapping[str, str], daemon_host: str) -> None:
         problem = f"docker_host = {host}, but the control process has DOCKER_HOST = {daemon_host or 'none'}"
         raise UsageError(problem, "platformctl down, then platformctl up with DOCKER_HOST set")
     if is_remote(daemon_host):
-        raise UsageError(f"DOCKER_HOST = {daemon_host}: its containers cannot be reached; use a daemon of this machine")
+        raise UsageError(f"DOCKER_HOST = {daemon_host}: its containers cannot be reached; use a local daemon")
 
 
 def is_remote(host: str) -> bool:
@@ -284,7 +284,7 @@ def end_of(client: Ended, state: Mapping[str, Any] | None, log: Sequence[str]) -
 def exit_reason(state: Mapping[str, Any]) -> str:
     """Return why a container ended, from `.State` of `docker inspect`; empty: its exit code says it all."""
     if state.get("OOMKilled"):
-        return "the container was killed because it used more memory than it may"
+        return "the container was killed because it exceeded its memory limit"
     return f"the container could not run: {state['Error']}" if state.get("Error") else ""
 
 

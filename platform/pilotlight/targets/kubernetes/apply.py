@@ -25,7 +25,7 @@ Json = Any
 Document = Mapping[str, Json]
 # Warnings of KEDA on fields that apply at zero only; they are written for a later `scale --min 0`.
 EXPECTED: Final = ("PollingInterval is configured but", "CooldownPeriod is configured but")
-FORCE_HINT: Final = "--force-conflicts takes them over"
+FORCE_HINT: Final = "--force-conflicts takes ownership"
 CREATOR_ANNOTATIONS: Final = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
 # Who keeps what it wrote by updates: tools that write again what they have, and controllers that own such fields.
 OTHER_OWNERS: Final = (
@@ -43,7 +43,7 @@ INSTEAD: Final[Mapping[str, str]] = {
     "rollback": "helm rollback {at}",
     "delete": "helm uninstall {at}",
 }
-UPGRADE: Final = "change the document, then: platformctl values -f FILE | helm upgrade {at} {chart} -f -"
+UPGRADE: Final = "change the manifest, then: platformctl values -f FILE | helm upgrade {at} {chart} -f -"
 
 
 class FieldConflict(PlatformError):
@@ -84,9 +84,9 @@ def apply_error(manifest: Manifest, error: PlatformError) -> PlatformError:
     if not isinstance(error, KubeApiError):
         return PlatformError(f"{what}: {error}", error.hint)
     if error.code == 409 and _causes(error):
-        lines = [f"{what}: {len(_causes(error))} fields are managed by others", *_conflicts(manifest, error)]
-        return FieldConflict("\n".join(lines), f"leave them out of the document, or {FORCE_HINT}")
-    message = str(error.status.get("message") or f"refused with {error.code}")
+        lines = [f"{what}: {len(_causes(error))} fields are managed by other tools", *_conflicts(manifest, error)]
+        return FieldConflict("\n".join(lines), f"remove them from the manifest, or {FORCE_HINT}")
+    message = str(error.status.get("message") or f"rejected with {error.code}")
     _, denied, reason = message.partition("denied the request: ")  # by a webhook or policy
     return PlatformError(f"{what}: {(reason if denied else message).strip()}", error.hint)
 
@@ -116,7 +116,7 @@ def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
         for name in field.strip(".").split("."):
             value = value.get(name) if isinstance(value, Mapping) else None  # None: the path includes a list
         shown = isinstance(value, str | int | bool) and manifest.kind != "Secret"
-        ours = f"; the document says {value}" if shown else ""
+        ours = f"; the manifest has {value}" if shown else ""
         yield f"  {field}: set by {manager}{ours}"
 
 
@@ -131,7 +131,7 @@ def not_owned(cluster: Cluster, key: Key, documents: Sequence[Document]) -> list
     freed = {Manifest(each).key for each in replacing_knative(cluster, key, documents)}
     existing = [each for each in new if each.key not in freed and _is_taken(cluster, key, each)]
     return [
-        f"{each.kind} {each.name} is there already and is not this service's: rename the service" for each in existing
+        f"{each.kind} {each.name} already exists and belongs to something else: rename the service" for each in existing
     ]
 
 
@@ -158,7 +158,7 @@ def check_namespace(key: Key, documents: Iterable[Document], activators: Sequenc
         is_activator = is_grant and (not activators or leads_to <= {*activators})
         if each.document["metadata"].get("namespace") != key[0] and not is_activator:
             message = f"{'/'.join(key)}: its release has {each.kind} {each.name} outside of its namespace"
-            raise PlatformError(message, "it was changed by hand; delete the service and deploy it again")
+            raise PlatformError(message, "it was changed manually; delete the service and deploy it again")
 
 
 def replacing_knative(cluster: Cluster, key: Key, documents: Sequence[Document]) -> list[Document]:
@@ -375,7 +375,7 @@ def helm_release(manifests: Iterable[Manifest]) -> str:
 def check_not_helm(manifests: Iterable[Manifest], namespace: str, name: str, verb: str) -> None:
     """Raise UsageError with the equivalent Helm command if Helm owns the objects."""
     if release := helm_release(manifests):
-        message = f"{verb} would change objects of {namespace}/{name} that the Helm release {release} owns"
+        message = f"{verb} would change objects of {namespace}/{name} owned by the Helm release {release}"
         raise OwnedByHelm(message, INSTEAD.get(verb, UPGRADE).format(at=f"{release} -n {namespace}", chart=CHART))
 
 
@@ -383,5 +383,5 @@ def check_history_not_helm(manifests: Iterable[Manifest], namespace: str, name: 
     """Raise UsageError for a service of Helm, which has its release history."""
     if release := helm_release(manifests):
         at = f"{release} -n {namespace}"
-        message = f"{namespace}/{name} is Helm's, as {release}: its releases are kept there, and it is changed there"
+        message = f"{namespace}/{name} is managed by the Helm release {release}: change it with Helm"
         raise UsageError(message, f"{UPGRADE.format(at=at, chart=CHART)}; back: helm rollback {at}")

@@ -75,7 +75,7 @@ def save(cluster: Cluster, key: Key, state: str, version: str) -> CanaryRecord:
     except (Conflict, KubeApiError) as error:
         if isinstance(error, KubeApiError) and error.code != CONFLICT:
             raise
-        raise Conflict(f"the canary of {'/'.join(key)} was changed meanwhile; look at it, and try again") from error
+        raise Conflict(f"the canary of {'/'.join(key)} was changed in the meantime; check it and retry") from error
     record = read(response.document)
     for each in canary_events(before, stored_history.decode_history(record)):
         _create_event(cluster, key, each)
@@ -154,8 +154,8 @@ def query(cluster: Cluster, promql: str, url: str = "") -> list[Sample]:
             first_error = first_error or error
     if first_error is not None:
         raise first_error
-    message = "no Service prometheus-operated or prometheus in the namespace monitoring: nobody can say how requests go"
-    raise PlatformError(message, "--prometheus or PILOTLIGHT_PROMETHEUS names one that scrapes the services")
+    message = "no Service prometheus-operated or prometheus in the namespace monitoring: no source of request metrics"
+    raise PlatformError(message, "set --prometheus or PILOTLIGHT_PROMETHEUS to one that scrapes the services")
 
 
 def _endpoints(cluster: Cluster) -> "Iterator[tuple[str, Session | None]]":

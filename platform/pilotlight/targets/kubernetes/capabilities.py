@@ -219,7 +219,7 @@ def cluster_catalogue(
             forbidden.append(kind)
         documents += [(origin(each), without_cluster_fields(each)) for each in listed or ()]
     named = ", ".join(dict.fromkeys(forbidden))
-    warning = f"the cluster's {named} may not be read with your rights: nothing is chosen from them"
+    warning = f"the cluster's {named} cannot be read with your permissions and are ignored"
     return documents, [warning] if forbidden else []
 
 

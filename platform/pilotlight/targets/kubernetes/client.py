@@ -34,7 +34,7 @@ SERVER_APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 HINTS: Final = {
     401: "the credentials of the kubeconfig are not accepted: log in again",
-    403: "platformctl doctor --target kubernetes lists which rights are missing",
+    403: "platformctl doctor --target kubernetes lists missing permissions",
 }
 
 
@@ -154,7 +154,7 @@ def connect(context: str = "") -> KubeConnection:
             loading.load_incluster_config(client_configuration=configuration)
     except config.ConfigException as error:
         where = f"context {context}" if context else "no cluster is configured"
-        hint = "set KUBECONFIG, or name one of `kubectl config get-contexts` with --context"
+        hint = "set KUBECONFIG, or choose one of `kubectl config get-contexts` with --context"
         raise NotFound(f"{where}: {error}", hint) from error
     return KubeConnection(client.ApiClient(configuration))
 
@@ -271,7 +271,7 @@ class Cluster:
     def require_kind(self, api_version: str, name: str) -> ResourceKind:
         kind = self.kind(api_version, name)
         if kind is None:
-            raise NotFound(f"the cluster knows no {name} of {api_version}", "platformctl doctor --target kubernetes")
+            raise NotFound(f"the cluster has no {name} of {api_version}", "platformctl doctor --target kubernetes")
         return kind
 
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Json] | None:

@@ -56,13 +56,13 @@ def save(cluster: Cluster, release: Release, status: ServiceStatus, now: str) ->
         return ""
     if not is_our_crd(cluster, kind):
         return (
-            f"{kind[1]} of {kind[0]} belongs to another controller of this cluster, which would act on it: "
-            "the service runs without such an object"
+            f"{kind[1]} of {kind[0]} is managed by another controller of this cluster: the service runs without such"
+            " an object"
         )
     try:
         _write(cluster, cluster.apply(document, force=True).document, status, now)
     except (KubeApiError, NotFound) as error:  # the service runs all the same
-        return f"the document is not kept as an object of the cluster: {error}"
+        return f"the manifest is not stored as an object of the cluster: {error}"
     return ""
 
 
@@ -100,7 +100,7 @@ def write_reconciled(cluster: Cluster, release: Release, *, force: bool) -> None
             continue
         if names.ANNOTATION_SIDES in release.document:
             message = f"the controller of the cluster runs the canaries of {release.namespace}/{release.name}"
-            raise UsageError(message, "put spec.canary into the document, then: kubectl apply -f FILE")
+            raise UsageError(message, "put spec.canary into the manifest, then: kubectl apply -f FILE")
         if kind_of(document) == kind_of(existing):
             apply(cluster, [document], force=force)
 

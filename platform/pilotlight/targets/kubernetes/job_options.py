@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 ENV_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 CLAIM_PATH: Final = "/models"
 OPTIONS: Final = (
-    Option("namespace", "where it runs", variables=("PILOTLIGHT_NAMESPACE",), default="default"),
+    Option("namespace", "Kubernetes namespace", variables=("PILOTLIGHT_NAMESPACE",), default="default"),
     Option("image_pull_secret", "a Secret for the image's registry; nvcr.io needs one", needed_for="nvcr.io/"),
-    Option("context", "of the kubeconfig; else its current one", variables=("PILOTLIGHT_CONTEXT",)),
+    Option("context", "kubeconfig context; default: the current one", variables=("PILOTLIGHT_CONTEXT",)),
     Option("volume_claim", f"a PersistentVolumeClaim with models, mounted at {CLAIM_PATH}"),
-    Option("cpu", "what it asks for, such as 2 or 500m"),
-    Option("memory", "what it asks for and may use, such as 8Gi"),
+    Option("cpu", "resource request, such as 2 or 500m"),
+    Option("memory", "resource request and limit, such as 8Gi"),
     Option(
         "address_wait",
-        "seconds for a load balancer to give an address; 30, and inside a cluster 0",
+        "seconds to wait for a load balancer address; 30, inside a cluster 0",
         variables=("PILOTLIGHT_ADDRESS_WAIT",),
     ),
 )

@@ -63,7 +63,7 @@ class Rollout:
         names = [str(each["metadata"]["name"]) for each in replacing]
         while names := [name for name in names if self._is_owned_by_knative(name)]:
             if self._clock() >= until:
-                raise TimedOut(f"Services of Knative are still there: {', '.join(names)}")
+                raise TimedOut(f"Knative Services still exist: {', '.join(names)}")
             self._sleep(POLL_S)
 
     def _is_owned_by_knative(self, service: str) -> bool:
@@ -76,7 +76,7 @@ class Rollout:
         while waiting := [name for name in waiting if not self._is_ready(name)]:
             reason = self._failed()
             if reason or self._clock() >= until:
-                message = f"{', '.join(waiting)} does not answer, so that no requests are sent there"
+                message = f"{', '.join(waiting)} does not respond, so no requests are sent there"
                 message += f": {reason}" if reason else ""
                 raise TimedOut(message, f"platformctl canary abort {self._key[1]}")
             self._sleep(POLL_S)

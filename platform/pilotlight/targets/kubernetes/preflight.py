@@ -125,7 +125,7 @@ def drop_unknown_optional(cluster: Cluster, manifests: Sequence[Document]) -> tu
     for document in manifests:
         api, kind = document["apiVersion"], document["kind"]
         if kind in OPTIONAL and cluster.kind(api, kind) is None:
-            warnings[kind] = f"the cluster knows no {kind}, and none is written; to be watched, {_install(api)}"
+            warnings[kind] = f"the cluster has no {kind}, so none is created; for monitoring, {_install(api)}"
         else:
             known.append(document)
     return known, list(warnings.values())
@@ -135,13 +135,13 @@ def unknown_kinds(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[s
     for api, kind in dict.fromkeys((each["apiVersion"], each["kind"]) for each in manifests):
         if cluster.kind(api, kind) is None:
             other = cluster.groups.get(api.rpartition("/")[0])
-            upgrade = f"it serves {other}; upgrade what brings that group" if other and other != api else ""
-            yield f"{kind} of {api} is no kind of this cluster: {upgrade or _install(api)}"
+            upgrade = f"it serves {other}; upgrade it" if other and other != api else ""
+            yield f"{kind} of {api} is not installed in this cluster: {upgrade or _install(api)}"
 
 
 def _install(api: str) -> str:
     group = api.rpartition("/")[0]
-    return INSTALLS.get(group, f"install what brings {group or api}")
+    return INSTALLS.get(group, f"install the component that provides {group or api}")
 
 
 def namespaces(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
@@ -208,11 +208,11 @@ def _gateway(cluster: Cluster, namespace: str, name: str, home: str) -> Iterator
     if gateway is None:
         gateways = kinds.unless_forbidden(lambda: cluster.list(GATEWAY_API, "Gateway"), ())
         existing = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in gateways]
-        fix = f"there is {', '.join(existing)}; name one as routeParent in --capabilities" if existing else "create it"
-        yield f"the Gateway {namespace}/{name}, which the route hangs on, does not exist: {fix}"
+        fix = f"existing: {', '.join(existing)}; set one as routeParent in --capabilities" if existing else "create it"
+        yield f"the Gateway {namespace}/{name}, the parent of the route, does not exist: {fix}"
     elif namespace != home and all(_same_namespace_only(each) for each in gateway["spec"]["listeners"]):
         fix = "set allowedRoutes.namespaces.from: All on one of its listeners"
-        yield f"the Gateway {namespace}/{name} takes routes of its own namespace only, not of {home}: {fix}"
+        yield f"the Gateway {namespace}/{name} accepts routes of its own namespace only, not of {home}: {fix}"
 
 
 def _same_namespace_only(listener: Document) -> bool:
@@ -243,7 +243,7 @@ def references(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]
                 continue
             seen.add(wanted)
             if kinds.unless_forbidden(partial(cluster.get, "v1", *wanted), _UNKNOWN) is None:
-                yield f"{pod.owner} mentions the {kind} {name}, which is not in {pod.namespace}: create it there first"
+                yield f"{pod.owner} refers to the {kind} {name}, which {pod.namespace} does not have: create it first"
 
 
 def devices(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
@@ -254,8 +254,8 @@ def devices(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:
     nodes = cluster.list("v1", "Node")
     available = {name for node in nodes for name in (node.get("status") or {}).get("allocatable") or ()}
     for name in [each for each in wanted if each not in available]:
-        fix = "add a GPU node with its device plugin, or leave the resource out"
-        yield f"{wanted[name]} asks for {name}, which no node of this cluster has: {fix}"
+        fix = "add a GPU node with its device plugin, or remove the resource"
+        yield f"{wanted[name]} requests {name}, which no node of this cluster has: {fix}"
 
 
 def has_gpus(cluster: Cluster) -> bool:
@@ -272,7 +272,7 @@ def shared_gpus(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str
         return
     labels = [(node["metadata"].get("labels") or {}).get(SHARING) for node in cluster.list("v1", "Node")]
     if not {"time-slicing", "mps"} & set(labels):
-        fix = "share GPUs by time-slicing or MPS in NVIDIA's device plugin, or leave the annotation out"
+        fix = "share GPUs by time-slicing or MPS in NVIDIA's device plugin, or remove the annotation"
         for owner in parks:
             yield f"{owner} parks ({ANNOTATION_PARK}), and no node has a GPU that pods share ({SHARING}): {fix}"
 

@@ -73,7 +73,7 @@ def save(cluster: Cluster, release: Release, generation: int, at: str) -> None:
         if (
             existing is None or not is_readable(existing) or not same(read(existing), release)
         ):  # else: our own retry after a lost response
-            message = f"another deploy of {release.namespace}/{release.name} was quicker"
+            message = f"another deploy of {release.namespace}/{release.name} finished first"
             raise Conflict(message, "deploy again") from None
 
 
@@ -137,5 +137,5 @@ def next_generation(releases: Sequence[Release], release: Release) -> int:
     latest = newest(releases)
     if release.expected is not None and latest > release.expected:
         label = f"{release.namespace}/{release.name}"
-        raise Conflict(f"{label} is at generation {latest}, not {release.expected}", "look at it, and try again")
+        raise Conflict(f"{label} is at generation {latest}, not {release.expected}", "check it and retry")
     return max(latest, release.expected or 0) + 1

@@ -97,7 +97,7 @@ def _with_bounds(document: dict[str, Json], bounds: Mapping[str, int]) -> dict[s
     bounded = _with_spec(document, changes)
     minimum, maximum = (int(bounded["spec"][field]) for field in fields)
     if minimum > maximum:
-        raise UsageError(f"min is {minimum}, must be at most max, which is {maximum}", "give both: --min and --max")
+        raise UsageError(f"min is {minimum}, must be at most max, which is {maximum}", "set both --min and --max")
     if minimum == 0:
         _check_wakes(bounded)
     return bounded
@@ -107,10 +107,10 @@ def _check_wakes(document: Document) -> None:
     """Raise UsageError unless a trigger can wake the service from zero: metrics of its pods are gone by then."""
     name = document["metadata"]["name"]
     if document["kind"] != "ScaledObject":
-        raise UsageError(f"{name} is scaled by an HPA, which keeps at least 1", "scale --min 1, or let KEDA scale it")
+        raise UsageError(f"{name} is scaled by an HPA, whose minimum is 1", "scale --min 1, or let KEDA scale it")
     if not any(trigger["type"] in ("external-push", "cron") for trigger in document["spec"]["triggers"]):
-        message = f"{name} has no trigger that could wake it from zero: its triggers watch what runs"
-        raise UsageError(message, "set minReplicas: 0 in the document, so that a request trigger is added")
+        message = f"{name} has no trigger that can wake it from zero"
+        raise UsageError(message, "set minReplicas: 0 in the manifest to add a request trigger")
 
 
 def _knative(document: dict[str, Json], written: Mapping[str, Json], renamed: Mapping[str, str]) -> dict[str, Json]:

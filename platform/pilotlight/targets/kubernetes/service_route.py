@@ -81,7 +81,7 @@ def ingress_of(cluster: Cluster) -> tuple[str, str]:
     ingress_class = str(config.get("ingress-class") or config.get("ingress.class") or USUAL_INGRESS)
     ingress = INGRESSES.get(ingress_class.partition(".")[0])
     if ingress is None:
-        raise NotFound(f"Knative's ingress class {ingress_class} is none that is known here", "set PILOTLIGHT_INGRESS")
+        raise NotFound(f"Knative's ingress class {ingress_class} is unknown", "set PILOTLIGHT_INGRESS")
     return ingress
 
 
@@ -89,7 +89,7 @@ def service_endpoint(cluster: Cluster, namespace: str, name: str) -> IngressEndp
     """Return the endpoint of a Service; an ExternalName is followed."""
     service = cluster.get("v1", "Service", namespace, name)
     if service is None:
-        raise NotFound(f"there is no Service {name} in {namespace}, which requests would come through")
+        raise NotFound(f"there is no Service {name} in {namespace}, the ingress for requests")
     elsewhere = service_of(str(service["spec"].get("externalName") or ""))
     if elsewhere:
         return service_endpoint(cluster, *elsewhere)
@@ -133,7 +133,9 @@ def _gateway_of(cluster: Cluster, route: Object) -> IngressEndpoint:
         backend = route["spec"]["rules"][0]["backendRefs"][0]
         return service_endpoint(cluster, backend.get("namespace") or home, backend["name"])
     if gateway is None:
-        raise NotFound(f"the Gateway {'/'.join(where)}, which the route {route['metadata']['name']} hangs on, is gone")
+        raise NotFound(
+            f"the Gateway {'/'.join(where)}, which the route {route['metadata']['name']} belongs to, is missing"
+        )
     return _gateway(cluster, gateway)
 
 
@@ -197,7 +199,7 @@ def open_route(cluster: Cluster, status_url: str, host: str, namespace: str = ""
         if can_connect(url.hostname or "", url.port or 80):
             return OpenRoute(status_url, headers, _nothing)
         kind = NotPermitted if isinstance(error, KubeApiError) else NotFound
-        raise kind(f"no way to {status_url} is known: {error}", HINT) from error
+        raise kind(f"no route to {status_url}: {error}", HINT) from error
 
 
 def _connect(cluster: Cluster, endpoint: IngressEndpoint, headers: Mapping[str, str], path: str) -> OpenRoute:
@@ -215,11 +217,11 @@ def probe(route: OpenRoute, path: str, timeout: float = PROBE_S) -> str:
         with client:
             response = client.request("GET", path)
     except FAILURES as error:
-        return f"GET {path} through {client.address} gets no answer: {error or type(error).__name__}"
+        return f"GET {path} through {client.address} got no response: {error or type(error).__name__}"
     if 200 <= response.status < 300 or response.status == UNAUTHORIZED:
         return ""
     message = reason_in(response.body) or response.reason
-    return f"GET {path} answers {response.status}" + (f": {message}" if message else "")
+    return f"GET {path} returned {response.status}" + (f": {message}" if message else "")
 
 
 def reason_in(body: bytes) -> str:
@@ -243,7 +245,7 @@ def open_port_forward(cluster: Cluster, endpoint: IngressEndpoint) -> PortForwar
             forward.close()
             raise NotPermitted(f"{endpoint.description} cannot be reached from here: {error}", HINT) from error
         return forward
-    raise NotFound(f"{endpoint.description} has no address that answers here and no ready pod", HINT)
+    raise NotFound(f"{endpoint.description} has no reachable address and no ready pod", HINT)
 
 
 def _pods(cluster: Cluster, endpoint: IngressEndpoint) -> Iterator[tuple[str, str, int]]:

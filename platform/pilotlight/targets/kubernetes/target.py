@@ -186,7 +186,7 @@ class KubernetesTarget:
             return [status_of(each) for each in observe_snapshot.take(self.cluster, namespace).values()]
         except KubeApiError as error:
             if namespace is None and error.code == kinds.FORBIDDEN:
-                raise PlatformError("you may not look into all namespaces", "name one: -n NAMESPACE") from error
+                raise PlatformError("you may not list all namespaces", "set one: -n NAMESPACE") from error
             raise
 
     def releases(self, key: Key) -> Sequence[Release]:
@@ -219,12 +219,12 @@ class KubernetesTarget:
         """Apply the newest release again, with other overrides."""
         stored = kubernetes_releases.stored(self.cluster, current.key)
         if not stored:
-            hint = "give its document: platformctl deploy -f FILE"
-            raise NotFound(f"no release of {'/'.join(current.key)} is kept", hint)
+            hint = "deploy its manifest: platformctl deploy -f FILE"
+            raise NotFound(f"no release of {'/'.join(current.key)} is stored", hint)
         known, _ = preflight.drop_unknown_optional(self.cluster, apply_overrides(stored[0].manifests, overrides))
         self._check_namespace(current.key, known)
         if kubernetes_releases.newest(kubernetes_releases.stored(self.cluster, current.key)) != stored[0].generation:
-            raise Conflict(f"{'/'.join(current.key)} was deployed anew meanwhile", "look at it, and try again")
+            raise Conflict(f"{'/'.join(current.key)} was deployed again in the meantime", "check it and retry")
         self._roll_out(current, with_live_templates(known, current.objects))
         return self.status(current.key, warnings)
 
@@ -303,7 +303,7 @@ class KubernetesTarget:
     def _existing_snapshot(self, key: Key) -> Snapshot:
         current = self._snapshot(key)
         if not current.objects:
-            raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list --target kubernetes shows others")
+            raise NotFound(f"there is no service {'/'.join(key)}", "see platformctl list --target kubernetes")
         return current
 
 
@@ -317,7 +317,7 @@ def scale_overrides(snapshot: Snapshot, bounds: Mapping[str, int] | None) -> tup
     changes = bool(bounds) or any(bounds_of(written) for written in before.values())
     knative = [each["metadata"]["name"] for each in entries(snapshot.workloads) if is_knative(each) and changes]
     warnings = [
-        f"Knative keeps bounds in a revision: {name} gets a new one, whose pods start afresh" for name in knative
+        f"Knative stores the bounds in the revision: {name} gets a new revision with new pods" for name in knative
     ]
     return _without_empty(after), warnings
 
@@ -326,7 +326,7 @@ def traffic_overrides(snapshot: Snapshot, shares: Sequence[Share] | None) -> Ove
     """Return the overrides with these shares, stored on the first entry workload; None: without."""
     first, *others = entries(snapshot.workloads)
     if shares and not others and not is_knative(first):
-        message = f"{'/'.join(snapshot.key)} is a {first['kind']} with one side; a canary gives it a second"
+        message = f"{'/'.join(snapshot.key)} is a {first['kind']} with one revision; start a canary to split traffic"
         raise UsageError(message, f"platformctl canary start {snapshot.key[1]} -f FILE --percent 10")
     # Revisions that `status` omits, since they have no pods, are valid too.
     without_pods = {str(each["metadata"]["name"]) for each in snapshot.of(kinds.KNATIVE_REVISION)}
@@ -343,9 +343,9 @@ def traffic_overrides(snapshot: Snapshot, shares: Sequence[Share] | None) -> Ove
 def check_deployed(snapshot: Snapshot) -> None:
     """Raise PlatformError after an interrupted delete: there are releases, but nothing to change."""
     if not snapshot.workloads:
-        message = f"{'/'.join(snapshot.key)} is being deleted, or was deleted in part"
+        message = f"{'/'.join(snapshot.key)} is being deleted, or was partly deleted"
         raise PlatformError(
-            message, f"platformctl delete {snapshot.key[1]} -n {snapshot.key[0]} ends it; or deploy it again"
+            message, f"platformctl delete {snapshot.key[1]} -n {snapshot.key[0]} finishes it; or deploy it again"
         )
 
 

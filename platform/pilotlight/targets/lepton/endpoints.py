@@ -24,9 +24,9 @@ from pilotlight.wire.http_client import FAILURES, HttpClient
 Json = Any
 OPTIONS: Final = (
     Option("resource_shape", "shape of the machine, such as gpu.8xh100-sxm", required=True),
-    Option("dedicated_node_group", "node group that it runs in; otherwise resources on demand"),
-    Option("image_pull_secret", "the workspace's registry credential, which nvcr.io needs"),
-    Option("access", "open: the endpoint asks no token of who calls; otherwise as the workspace has it"),
+    Option("dedicated_node_group", "node group; default: on-demand resources"),
+    Option("image_pull_secret", "registry credential of the workspace, needed for nvcr.io"),
+    Option("access", "open: the endpoint requires no token; default: the workspace's setting"),
 )
 ENV_TOKEN: Final = "LEPTON_ENDPOINT_TOKEN"  # noqa: S105 - the name of a variable
 PREDICTOR: Final = ("python", "-m", "pilotlight_predictor")  # entry point of our image
@@ -55,7 +55,7 @@ class LeptonEndpoints:
     def put(self, endpoint: EndpointSpec, secrets: Mapping[str, str]) -> None:
         document, wanted = self._workspace.get(endpoint.name), specification(endpoint)
         if document is not None and state_of(document) == "Deleting":
-            raise Conflict(f"Lepton still deletes the endpoint {endpoint.name}; run it again once it is gone")
+            raise Conflict(f"Lepton is still deleting the endpoint {endpoint.name}; retry when it is deleted")
         if document is not None and is_same_program(document.get("spec") or {}, wanted):
             image = endpoint.container.image
             self._workspace.endpoint("update", endpoint.name, "--container-image", image, *_scale(endpoint))
@@ -72,7 +72,7 @@ class LeptonEndpoints:
             return None
         name, url = state_of(document), address(document)
         state = _STATES.get(name, "pending")
-        reason = f"Lepton says {name}: lep endpoint events --name {endpoint.name} tells why"
+        reason = f"Lepton reports {name}: lep endpoint events --name {endpoint.name} shows why"
         if state == "ready":  # that it listens; its model may still be loading
             state, reason = self._health(endpoint, url)
         return EndpointState(state, url, reason, _replicas(document, endpoint))
@@ -111,7 +111,7 @@ def specification(endpoint: EndpointSpec) -> dict[str, Json]:
     """Return the part of Lepton's specification that only a new endpoint can have: program and variables."""
     container = endpoint.container
     if container.mounts:
-        problem = f"hostPath {container.mounts[0].source}: machines of Lepton have no folders of yours"
+        problem = f"hostPath {container.mounts[0].source}: Lepton machines cannot mount your folders"
         raise UsageError(problem, "use a URI such as s3://")
     command = [*container.command, *container.args]
     if container.args and not container.command:
@@ -178,12 +178,12 @@ def _scale(endpoint: EndpointSpec) -> list[str]:
 def _check_shape(shape: str, gpus: int) -> None:
     """Raise UsageError without a shape, or for one with fewer GPUs."""
     if not shape:
-        raise UsageError("resource_shape is missing", "give it, such as gpu.8xh100-sxm")
+        raise UsageError("resource_shape is missing", "set it, such as gpu.8xh100-sxm")
     has = 0 if shape.startswith("cpu.") else gpus
     if found := _SHAPE.match(shape):
         has = int(found[1] or 1)
     if gpus > has:
-        raise UsageError(f"resource_shape = {shape} has {has} GPUs, but {gpus} are asked for", "give a larger one")
+        raise UsageError(f"resource_shape = {shape} has {has} GPUs, but {gpus} are requested", "use a larger one")
 
 
 def read_events(text: str, endpoint: EndpointSpec) -> list[Event]:
@@ -229,4 +229,4 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
         return
     yield Finding("ok", "workspace", f"{name} answers")
     if not options.get("resource_shape"):
-        yield Finding("fail", "shape", "none is given", "--target-option resource_shape=SHAPE, such as gpu.a10")
+        yield Finding("fail", "shape", "not set", "--target-option resource_shape=SHAPE, such as gpu.a10")

@@ -46,8 +46,8 @@ class Workspace:
             raise PlatformError(f"the Lepton workspace does not answer: {done.summary}", LOGIN)
         there = set(re.findall(r"[\w-]+", done.out))
         if missing := [name for name in names if name not in there]:
-            problem = f"the Lepton workspace has no secret called {missing[0]}"
-            raise PlatformError(problem, "add it in the workspace's settings: its value is never sent from here")
+            problem = f"the Lepton workspace has no secret {missing[0]}"
+            raise PlatformError(problem, "add it in the workspace's settings: its value is never sent by platformctl")
 
     def log(self, name: str, tail: int) -> list[str]:
         """Return the last lines; none if there are none yet, or the workspace does not tell them."""
@@ -61,7 +61,7 @@ def read_document(text: str) -> dict[str, Json]:
     try:
         document = json.loads(text[text.index("{") : text.rindex("}") + 1], strict=False)
     except ValueError:
-        raise PlatformError("lep endpoint get printed no JSON", "pip install -U leptonai") from None
+        raise PlatformError("lep endpoint get did not print JSON", "pip install -U leptonai") from None
     return document if isinstance(document, dict) else {}
 
 

@@ -217,7 +217,7 @@ class LocalTarget:
             response = connection.getresponse()
             version = response.getheader(HEADER_VERSION, "")
             if not any_version and version not in ("", __version__):
-                message = f"the control process is of version {version}, platformctl of {__version__}"
+                message = f"the control process has version {version}, platformctl has {__version__}"
                 raise PlatformError(message, "run platformctl down && platformctl up")
             if response.status >= 400:
                 raise _error(response.status, response.read(), self.name)
@@ -245,7 +245,7 @@ def _error(status: int, body: bytes, target: str) -> PlatformError:
     try:
         error = json.decode(body, type=ErrorBody)
     except (DecodeError, ValidationError):
-        return InternalError(f"the control process answered {status}: {body[:200]!r}")
+        return InternalError(f"the control process returned {status}: {body[:200]!r}")
     hint = error.hint.replace("platformctl list", f"platformctl list --target {target}")
     if status == 409:
         return Conflict(error.error, hint)
@@ -256,4 +256,4 @@ def _decoded(body: bytes, kind: type[T]) -> T:
     try:
         return json.decode(body, type=kind)
     except (DecodeError, ValidationError) as error:
-        raise InternalError(f"the control process answered what was not asked for: {error}") from error
+        raise InternalError(f"the control process returned an unexpected response: {error}") from error

@@ -150,13 +150,13 @@ def failure_reason(home: Home) -> str:
 
 def failure(home: Home) -> tuple[str, str]:
     """Return why a platform that should run does not, and the command to type."""
-    reason = failure_reason(home) or f"its control process has ended, see {_log(home)}"
-    return reason, _lost_state_hint(reason) or "platformctl up starts it"
+    reason = failure_reason(home) or f"its control process has exited, see {_log(home)}"
+    return reason, _lost_state_hint(reason) or "start it with platformctl up"
 
 
 def _lost_state_hint(reason: str) -> str:
     """Return the hint for a lost or damaged state, whose reason names the commands; empty: another reason."""
-    return "serving goes on; platformctl down ends it" if "platformctl restore" in reason else ""
+    return "services keep running; stop them with platformctl down" if "platformctl restore" in reason else ""
 
 
 def reason_in(lines: Sequence[str]) -> str:
@@ -182,7 +182,7 @@ def without_control_process(home: Home, wait_s: float = LOCK_S) -> Iterator[None
     while (held := lock(home)) is None:
         # One that refuses a lost state, started by the parent process again and again, has the lock for a moment.
         if living(home) is not None or time.monotonic() > until:
-            raise UsageError("the platform runs; stop it first: platformctl down")
+            raise UsageError("the platform is running; stop it first: platformctl down")
         time.sleep(0.05)
     with held:
         yield
@@ -353,9 +353,9 @@ class StartWait(NamedTuple):
             if address is not None and answers(address):
                 return address
             if code:
-                self._fail(f"the control process ended with code {code}", PlatformError, "")
+                self._fail(f"the control process exited with code {code}", PlatformError, "")
             if time.monotonic() >= self.until:
-                message = f"the control process did not answer within {self.deadline_s:g} s; its log ends"
+                message = f"the control process did not answer within {self.deadline_s:g} s; end of its log"
                 self._fail(message, TimedOut, ", or run platformctl doctor")
             if code == 0 and address is None:
                 return None

@@ -20,7 +20,7 @@ def log_and_continue(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.error("%s failed; this is a defect of ours, and it is tried again", what, exc_info=error)
+        log.error("%s failed; this is a bug, retrying", what, exc_info=error)
 
 
 class DelayedQueue(Generic[T]):

@@ -60,9 +60,9 @@ class Home:
                 hint = f"chown -R {uid} {quote(str(self.root))}, or set {ENV_HOME} to a new folder"
                 raise PlatformError(problem, hint)
             if stat.S_ISLNK(status.st_mode):
-                raise PlatformError(f"{path} is a link, must be a file", f"rm {quote(str(path))}; a new one is made")
+                raise PlatformError(f"{path} is a link, must be a file", f"rm {quote(str(path))}; a new one is created")
             if status.st_mode & OTHERS_WRITE:
-                raise PlatformError(f"{path} can be written by other users", f"chmod go-w {quote(str(path))}")
+                raise PlatformError(f"{path} is writable by other users", f"chmod go-w {quote(str(path))}")
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Home:
@@ -79,5 +79,5 @@ def own_folder(path: Path) -> Path:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PlatformError(f"{path} must be a folder that you alone can write to", f"remove {path}")
+        raise PlatformError(f"{path} must be a folder that only you can write to", f"remove {path}")
     return path

@@ -44,7 +44,7 @@ def end_processes(home: Home, grace_s: float) -> dict[int, str]:
         now = time.monotonic()
         if now > until + KILL_S:
             names = ", ".join(f"{role} (pid {pid})" for pid, role in processes.items())
-            raise TimedOut(f"not ended: {names}", "end them by their pids, with the rights of their user")
+            raise TimedOut(f"still running: {names}", "stop them by pid, as their user")
         ended.update(processes)
         for pid, number in next_signals(processes, signalled, now > until).items():
             signalled.add(pid)

@@ -108,7 +108,7 @@ class ModelSnapshots:
         if changed == []:
             return self.content(pin, path)
         if changed is None:
-            problem = f"the copy of {path} that this revision serves is gone ({pin.digest[:19]})"
+            problem = f"the copy of {path} that this revision serves no longer exists ({pin.digest[:19]})"
         else:
             where = "its snapshot" if content.exists() else path
             problem = f"{where} has changed since this revision was deployed: {', '.join(changed[:3])}"
@@ -174,7 +174,7 @@ class ModelSnapshots:
         """Return the files with their digests, from the cache where inode, size and mtime are known."""
         files = dict(_files(source))
         if not files:
-            raise UsageError(f"storageUri: {source} is not there, or holds no file", "correct the path")
+            raise UsageError(f"storageUri: {source} does not exist or is empty", "correct the path")
         cache = _read_json(self._folder / "digests.json", dict[str, Records])
         known = cache.get(str(source), {})
         total, done = sum(stat.size for stat in files.values()), 0
@@ -196,9 +196,9 @@ class ModelSnapshots:
     def _take(self, source: Path, size: int, progress: Progress) -> ModelPin:
         free, spare = disk_space(self._folder)
         if size + spare > free:
-            needs = f"a snapshot of {source} needs {size:,} bytes and leaves {spare:,} free"
+            needs = f"a snapshot of {source} needs {size:,} bytes plus a reserve of {spare:,}"
             message = f"storageUri: {needs}; {free:,} are free in {self._folder}"
-            raise PlatformError(message, "free some, or serve it where it is: platformctl deploy --no-snapshot")
+            raise PlatformError(message, "free some space, or serve it in place: platformctl deploy --no-snapshot")
         for _ in range(_ATTEMPTS):
             stage = self._folder / f"partial-{secrets.token_hex(4)}"
             try:
@@ -207,7 +207,7 @@ class ModelSnapshots:
                 shutil.rmtree(stage, ignore_errors=True)
             if pin is not None:
                 return pin
-        raise PlatformError(f"storageUri: {source} changes while it is copied", "deploy when it is complete")
+        raise PlatformError(f"storageUri: {source} changed while it was copied", "deploy when it is complete")
 
     def _copy(self, source: Path, stage: Path, size: int, progress: Progress) -> ModelPin | None:
         """Copy and hash what was copied. Return None if a file changed during the copy."""
@@ -258,7 +258,7 @@ def _files(source: Path) -> Iterator[tuple[str, Stat]]:
     paths = list(companions if source.is_file() else islice(_walk(source, frozenset()), MAX_FILES + 1))
     if len(paths) > MAX_FILES:  # links among a few folders make as many paths as they have orders
         message = f"storageUri: {base} has more than {MAX_FILES:,} files and folders, with links followed"
-        raise UsageError(message, "name the folder of the model alone")
+        raise UsageError(message, "set the folder of one model")
     for path in sorted(paths):
         name = path.relative_to(base).as_posix()
         try:

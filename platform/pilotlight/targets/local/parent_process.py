@@ -41,7 +41,7 @@ def delay_s(failures: int) -> float:
 def ending(status: int | None) -> str:
     if status is None:
         return "has ended"
-    return f"was ended by signal {-status}" if status < 0 else f"ended with code {status}"
+    return f"was terminated by signal {-status}" if status < 0 else f"exited with code {status}"
 
 
 class Parent:
@@ -72,7 +72,7 @@ class Parent:
         """Wait before a start, or until another control process runs; return whether one should still run."""
         if not self._command():
             return False
-        self._log("WARNING", f"the control process {ending(status)}; starting it again in {seconds:g} s")
+        self._log("WARNING", f"the control process {ending(status)}; restarting it in {seconds:g} s")
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._command() and not self._held():
             time.sleep(min(POLL_S, left))

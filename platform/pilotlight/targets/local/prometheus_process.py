@@ -93,8 +93,8 @@ def find(wanted: str = AUTO) -> Path:
     on_path = shutil.which("prometheus")
     if on_path or os.access(cached(), os.X_OK):
         return Path(on_path) if on_path else cached()
-    hint = "apt-get install prometheus, or name the program: --prometheus=/path/to/prometheus"
-    raise NotFound("prometheus is not installed: it is neither on the PATH nor in the cache", hint)
+    hint = "apt-get install prometheus, or set the program: --prometheus=/path/to/prometheus"
+    raise NotFound("prometheus is not installed: it is neither in PATH nor in the cache", hint)
 
 
 def configuration(home: Home, api_port: int) -> dict[str, Json]:
@@ -212,7 +212,7 @@ class PrometheusServer:
             if loop.time() > until:
                 raise PlatformError(f"Prometheus does not answer on port {process.port}", f"see {self._log}")
             await asyncio.sleep(0.05)
-        raise PlatformError(f"Prometheus ended at once:\n{_tail(self._log)}", f"see {self._log}")
+        raise PlatformError(f"Prometheus exited immediately:\n{_tail(self._log)}", f"see {self._log}")
 
     def _watch_exit(self, process: PrometheusProcess) -> None:
         self._watch = ExitWatch(process.pid, self._on_exit)
@@ -222,7 +222,7 @@ class PrometheusServer:
             return  # stopped on purpose
         loop = asyncio.get_running_loop()
         self._pause_s = next_pause(self._pause_s, loop.time() - self._launched_at)
-        log.warning("Prometheus ended; it is started again in %g s, see %s", self._pause_s, self._log)
+        log.warning("Prometheus exited; restarting in %g s, see %s", self._pause_s, self._log)
         loop.call_later(self._pause_s, self._restart)
 
     def _restart(self) -> None:

@@ -129,4 +129,4 @@ def execute(commands: Sequence[Sequence[str]]) -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise PlatformError(f"{' '.join(command)}: {error}") from None
         if done.returncode:
-            raise PlatformError(f"{' '.join(command)}: {done.stderr.strip()}", "systemctl status pilotlight says more")
+            raise PlatformError(f"{' '.join(command)}: {done.stderr.strip()}", "see systemctl status pilotlight")

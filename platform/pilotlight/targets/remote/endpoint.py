@@ -99,10 +99,10 @@ def endpoint_of(
     (workload,) = spec.workloads
     revision, container = workload.revision, workload.revision.container
     if container.fetches:
-        problem = f"{container.fetches[0].uri} is fetched by an init container, which {spec.target} has not"
-        raise PlatformError(problem, "use our predictor, which fetches models itself")
+        problem = f"{container.fetches[0].uri} is fetched by an init container, which {spec.target} does not support"
+        raise PlatformError(problem, "use the Pilotlight predictor, which downloads models itself")
     if container.replica_env:
-        raise PlatformError(f"env {container.replica_env[0]}: replicas of {spec.target} are not told their name")
+        raise PlatformError(f"env {container.replica_env[0]}: replicas of {spec.target} do not know their name")
     container = replace(container, env={name: value for name, value in container.env.items() if name not in _HIDDEN})
     return EndpointSpec(
         key, endpoint_name(key, home_id), revision.name, workload.name, workload.role, workload.mode, container,
@@ -142,13 +142,13 @@ def health_path(container: ContainerSpec) -> str:
 def read_health(container: ContainerSpec, status: int, body: bytes) -> tuple[State, str]:
     """Return state and reason of a running container, by its response to `health_path`; status 0: none came."""
     if not container.own_health or status != 200:
-        reason = f"{health_path(container)} answers {status}" if status else "it does not answer yet"
+        reason = f"{health_path(container)} returned {status}" if status else "it does not respond yet"
         return ("ready", "") if 200 <= status < 400 else ("loading", reason)
     try:
         document = json.loads(body)
         state, reason = str(document["state"]), str(document.get("reason") or "")
     except (ValueError, KeyError, TypeError):
-        return "loading", f"{STATUS_PATH} answers something else"
+        return "loading", f"{STATUS_PATH} returned something unexpected"
     return ("ready", "") if state == "ready" else ("failed" if state == "failed" else "loading", reason)
 
 

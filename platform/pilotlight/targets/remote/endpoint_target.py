@@ -97,15 +97,15 @@ class EndpointTarget:
 
     def scale(self, key: Key, bounds: Mapping[str, int] | None) -> ServiceStatus:
         if bounds and bounds.get("minReplicas") == 0:
-            raise UsageError(f"min is 0, but on {self.name} a request cannot wait for a replica; it must be at least 1")
+            raise UsageError(f"min is 0, but {self.name} cannot queue requests at zero; it must be at least 1")
         with self._store() as store:
             stored = self._stored(store, key)
             workload = self._endpoint(stored).workload
             endpoint = endpoint_of(stored.manifests, {workload: bounds or {}}, self._home_id())
             self._endpoints.check(endpoint)
             store.set_overrides(key, workload, bounds)
-            summary = ", ".join(f"{name} {value}" for name, value in (bounds or {}).items()) or "as the document says"
-            self._put(store, endpoint._replace(generation=stored.generation), "Scaled", f"by hand: {summary}")
+            summary = ", ".join(f"{name} {value}" for name, value in (bounds or {}).items()) or "reset to the manifest"
+            self._put(store, endpoint._replace(generation=stored.generation), "Scaled", f"manual: {summary}")
             return self._status(store, self._stored(store, key))
 
     def delete(self, key: Key) -> None:
@@ -138,7 +138,7 @@ class EndpointTarget:
         self._refuse("query metrics")
 
     def _refuse(self, verb: str) -> NoReturn:
-        raise UsageError(f"{self.name} cannot {verb}: {NO_GATEWAY}", "docs/how-to/targets.md says what each can do")
+        raise UsageError(f"{self.name} cannot {verb}: {NO_GATEWAY}", "see docs/how-to/targets.md")
 
     def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
         with self._store() as store:
@@ -159,7 +159,7 @@ class EndpointTarget:
         with self._store() as store:
             endpoint = self._endpoint(self._stored(store, key))
         if replica not in ("", endpoint.name, endpoint.revision):
-            raise NotFound(f"no replica is called {replica}: {endpoint.name} has one log of all", "leave out --replica")
+            raise NotFound(f"no replica is called {replica}: {endpoint.name} has one log", "leave out --replica")
         return self._endpoints.logs(endpoint, tail, follow=follow)  # those of previous replicas are among them
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
@@ -200,7 +200,7 @@ class EndpointTarget:
     def _stored(self, store: Store, key: Key) -> StoredService:
         stored = store.service(key)
         if stored is None:
-            hint = f"platformctl list --target {self.name} shows those that there are"
+            hint = f"see platformctl list --target {self.name}"
             raise NotFound(f"there is no service {'/'.join(key)} on {self.name}", hint)
         return stored
 

@@ -110,9 +110,9 @@ class SlurmLauncher:
     def check(self, revision: RevisionSpec) -> None:
         options = revision.container.options
         if not options.get("partition"):
-            raise UsageError("partition is missing", "--target-option partition=NAME; sinfo shows those of the cluster")
+            raise UsageError("partition is missing", "--target-option partition=NAME; see sinfo")
         if revision.container.host_port and revision.container.own_health:
-            raise UsageError(f"hostPort = {revision.container.host_port}: a job has no port of this machine; remove it")
+            raise UsageError(f"hostPort = {revision.container.host_port}: a job cannot use a host port; remove it")
         check_time(options.get("time", ""))
         check_conf(options, self._programs.environ)
         check_secrets(revision.container, "sbatch", SBATCH)
@@ -187,7 +187,7 @@ class SlurmLauncher:
     def _queue(self) -> dict[str, Queued]:
         """Return the jobs of this home by name, those that ended a short time ago included."""
         words = ["squeue", "--noheader", "--states=all", f"--user={os.getuid()}", QUEUE]
-        jobs = read_queue(self._programs.run_checked(words, hint="scontrol ping says whether the controller answers"))
+        jobs = read_queue(self._programs.run_checked(words, hint="check it with scontrol ping"))
         key = home_key(self._home)
         return {job.name: job for job in jobs if (note := read_note(job.comment)) and note.home == key}
 
@@ -246,7 +246,7 @@ class SlurmLauncher:
             known = shown.get("JobName") == handle.name
             return end_of(job, read_exit(shown.get("ExitCode", "")) if known else Exit())
         if not handle.id:
-            return Ended(reason="the control process ended before it was submitted", lost=True)
+            return Ended(reason="the control process exited before it was submitted", lost=True)
         words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={handle.id}", ACCOUNT]
         try:
             account = read_account(self._programs.run(words).out)
@@ -255,7 +255,7 @@ class SlurmLauncher:
         except PlatformError:  # sacct is not installed
             account = None
         if account is None or account[0].name != handle.name:
-            return Ended(reason=f"Slurm knows nothing of its job {handle.id} any more", lost=True)
+            return Ended(reason=f"Slurm no longer knows its job {handle.id}", lost=True)
         return end_of(*account)
 
     def _finish(self, handle: JobHandle, ended: Ended) -> None:

@@ -18,11 +18,11 @@ from pilotlight.targets.target import Finding
 CONTAINERS: Final = ("pyxis", "enroot", "apptainer", "singularity", "none")
 ADDRESSES: Final = ("tunnel", "node")
 OPTIONS: Final = (
-    Option("partition", "partition that jobs go to", required=True, variables=("SLURM_PARTITION",)),
+    Option("partition", "partition of the jobs", required=True, variables=("SLURM_PARTITION",)),
     Option("account", "account that is charged", variables=("SLURM_ACCOUNT",)),
-    Option("container", f"one of {', '.join(CONTAINERS)} (our own predictor as it is installed)", choices=CONTAINERS),
-    Option("mounts", "folders of the node that the container sees: /models:/models:ro, comma separated"),
-    Option("time", "time limit, as sbatch takes it; otherwise the partition's"),
+    Option("container", f"one of {', '.join(CONTAINERS)} (default: none)", choices=CONTAINERS),
+    Option("mounts", "folders of the node to mount: /models:/models:ro, comma separated"),
+    Option("time", "time limit in the format of sbatch; default: the partition's"),
     Option("address", "tunnel (by ssh), or node (open to the cluster)", default="tunnel", choices=ADDRESSES),
     Option("conf", "configuration of the cluster, as in SLURM_CONF of the control process", variables=("SLURM_CONF",)),
 )
@@ -41,7 +41,7 @@ def check_conf(options: Mapping[str, str], environ: Mapping[str, str]) -> None:
 def check_time(limit: str) -> None:
     """Raise UsageError for a time limit that sbatch does not take."""
     if limit and not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", limit, re.IGNORECASE):
-        raise UsageError(f"time = {limit}, must be as sbatch takes it", "minutes, or [DAYS-]HOURS:MINUTES:SECONDS")
+        raise UsageError(f"time = {limit}, must be in the format of sbatch", "minutes, or [DAYS-]HOURS:MINUTES:SECONDS")
 
 
 def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
         printed = programs.run_checked(["sinfo", "--noheader", "--format=%R|%a|%D"])
         nodes = programs.run_checked(["scontrol", "--oneliner", "show", "node"]).splitlines()
     except PlatformError as error:
-        yield Finding("fail", "controller", str(error), error.hint or "scontrol ping says whether it answers")
+        yield Finding("fail", "controller", str(error), error.hint or "check it with scontrol ping")
         return
     rows = [line.split("|") for line in printed.splitlines()]
     yield Finding("ok", "controller", f"answers; partitions: {', '.join(name for name, *_ in rows)}")
@@ -87,7 +87,7 @@ def _partition(name: str, states: Mapping[str, str]) -> Finding:
     if name in states:
         up = states[name] == "up"
         return Finding("ok" if up else "fail", "partition", f"{name} is {states[name]}", "" if up else "choose another")
-    problem = f"{name}: the cluster has no such partition" if name else "none is given"
+    problem = f"{name}: the cluster has no such partition" if name else "not set"
     return Finding("fail", "partition", problem, f"--target-option partition={next(iter(states), 'NAME')}")
 
 
@@ -98,4 +98,4 @@ def _files(*paths: Path) -> Iterator[Finding]:
         kind = max((len(point), kind) for point, kind in mounts if path.is_relative_to(point))[1]
         local = kind in LOCAL_FILE_SYSTEMS
         fix = "set PILOTLIGHT_HOME to a folder of the shared file system, and install there" if local else ""
-        yield Finding("warn" if local else "ok", "files", f"{path} is on {kind}; nodes must see it", fix)
+        yield Finding("warn" if local else "ok", "files", f"{path} is on {kind}; nodes need access to it", fix)

@@ -75,8 +75,8 @@ def _limit(reason: str) -> str:
         return ""
     whose = "account" if reason.startswith("Assoc") else "quality of service"
     if "PerJob" in reason or reason.endswith("NotSatisfied"):
-        return f"{_NEVER}: it asks for more or less than your {whose} allows one job"
-    return f"it waits until others end: your {whose} has reached its limit"
+        return f"{_NEVER}: it requests more or less than your {whose} allows per job"
+    return f"it waits for other jobs: your {whose} has reached its limit"
 
 
 def read_queue(text: str) -> list[Queued]:

@@ -73,7 +73,7 @@ def port_check(port: str) -> str:
     return (
         f"port={port}\n"
         'if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then\n'
-        '  echo "port $port of node $(uname -n) is taken: another job or program listens there" >&2\n  exit 98\nfi\n'
+        '  echo "port $port of node $(uname -n) is in use by another job or program" >&2\n  exit 98\nfi\n'
         'echo "node $(uname -n), port $port"\n'
     )
 

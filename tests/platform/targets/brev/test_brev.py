@@ -53,7 +53,7 @@ def notes(machine: Path) -> dict[str, Any]:
 class TestBrev(TargetContract):
     def test_two_replicas_serve_and_one_goes_again(self, ground: TargetGround) -> None:
         with ground.deployed(ground.document()):
-            with pytest.raises(UsageError, match=r"minReplicas = 2.*: one container on one instance serves it"):
+            with pytest.raises(UsageError, match=r"minReplicas = 2.*: the service is one container on one instance"):
                 ground.platform.target.scale(KEY, {"minReplicas": 2})
             assert not ground.platform.status().overrides
 
@@ -157,7 +157,7 @@ def test_an_instance_that_was_created_is_deleted_though_it_cannot_be_reached(
     platform = RemotePlatform("brev", {**ground.platform.env, **variables, "SSH_STAND_IN": ""})
     with pytest.raises(PlatformError, match=r"docker run on iris-\w+ failed: ssh: connect") as refused:
         platform.deploy(ground.document())
-    assert refused.value.hint.endswith("it costs until deleted: platformctl delete iris --target brev")
+    assert refused.value.hint.endswith("it is billed until deleted: platformctl delete iris --target brev")
     assert platform.status().phase == "Unknown"
     platform.target.delete(KEY)
     assert json.loads((tmp_path / "brev.json").read_text()) == []
@@ -184,7 +184,7 @@ def test_an_ssh_that_hangs_is_unknown_too(ground: TargetGround, monkeypatch: pyt
 def test_instances_are_read_and_none_is_null() -> None:
     assert read_instances('{"workspaces": null}') == []
     assert read_instances('{"workspaces": [{"name": "a", "id": "b", "status": "RUNNING"}]}')[0].id == "b"
-    with pytest.raises(PlatformError, match="printed something else"):
+    with pytest.raises(PlatformError, match="printed unexpected output"):
         read_instances("You have 2 instances")
 
 
@@ -209,7 +209,7 @@ def test_an_instance_is_created_where_none_is_named_and_goes_with_the_service(
 
 def test_a_value_given_at_the_start_reaches_the_container_by_name(ground: TargetGround, machine: Path) -> None:
     target = ground.platform.target
-    with pytest.raises(PlatformError, match="HUB_TOKEN: its value was given at the start and is kept nowhere"):
+    with pytest.raises(PlatformError, match="HUB_TOKEN: its value was set at the start and is not stored"):
         ground.platform.deploy(ground.document(model=OWN_SECRET))
     assert not notes(machine)
     target.delete(KEY)
@@ -249,12 +249,12 @@ def test_an_image_that_cannot_be_pulled_leaves_the_present_container(ground: Tar
     ("text", "line"), [("    maxReplicas: 3", "maxReplicas"), ("    canaryTrafficPercent: 10", "canaryTrafficPercent")]
 )
 def test_what_brev_cannot_do_is_refused_at_its_line(ground: TargetGround, text: str, line: str) -> None:
-    with pytest.raises(PlatformError, match=rf"\.yaml:\d+:\d+: .*spec\.predictor\.{line}: brev cannot do it: "):
+    with pytest.raises(PlatformError, match=rf"\.yaml:\d+:\d+: .*spec\.predictor\.{line}: brev does not support it: "):
         ground.platform.deploy(ground.document(predictor=text))
 
 
 def test_verbs_that_need_our_gateway_are_refused(ground: TargetGround) -> None:
-    with pytest.raises(UsageError, match="brev cannot split traffic: no gateway of ours is in front of it"):
+    with pytest.raises(UsageError, match="brev cannot split traffic: it is not behind the Pilotlight gateway"):
         ground.platform.target.traffic(KEY, [Share("a", 100)])
 
 

@@ -137,7 +137,7 @@ async def test_a_pull_is_cancelled_with_its_replica(stand_in: Path) -> None:
 async def test_a_replica_that_ends_before_its_client_was_started_says_so(stand_in: Path) -> None:
     async with started(stand_in) as (handle, observer):
         handle.terminate()
-    assert observer.ended == [Ended(reason="ended before it could start")]
+    assert observer.ended == [Ended(reason="stopped before it started")]
     assert not (stand_in / "calls").exists() or "run" not in calls(stand_in)
 
 

@@ -181,6 +181,6 @@ def test_prometheus_is_asked_through_the_api_server() -> None:
 
 
 def test_without_a_prometheus_it_is_said_what_to_set() -> None:
-    with PaperCluster() as paper, pytest.raises(PlatformError, match="nobody can say how requests go") as told:
+    with PaperCluster() as paper, pytest.raises(PlatformError, match="no source of request metrics") as told:
         canary_store.query(paper.cluster(), "up")
     assert "PILOTLIGHT_PROMETHEUS" in told.value.hint

@@ -62,7 +62,7 @@ def test_what_may_not_be_read_is_passed_over_and_said_once() -> None:
     found, warnings = cluster_catalogue(Few(("ServingRuntime",)), ["lab", "shop"])
     assert [origin for origin, _ in found] == ["cluster: ClusterBaseModel llama"]
     (sentence,) = warnings
-    assert sentence.startswith("the cluster's ServingRuntime may not be read")
+    assert sentence.startswith("the cluster's ServingRuntime cannot be read")
 
 
 def test_any_other_refusal_is_told() -> None:

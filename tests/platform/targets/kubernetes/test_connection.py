@@ -102,7 +102,7 @@ def test_a_machine_that_is_not_there_is_told_with_what_to_look_at() -> None:
     [
         (404, {"message": "no such pod"}, NotFound),
         (409, {"message": "it is there", "reason": "AlreadyExists"}, Conflict),
-        (409, {"message": "fields are managed by others", "reason": "Conflict"}, KubeApiError),
+        (409, {"message": "fields are managed by other tools", "reason": "Conflict"}, KubeApiError),
         (403, {"message": "pods is forbidden"}, KubeApiError),
     ],
 )

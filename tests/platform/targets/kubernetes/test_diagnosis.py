@@ -53,7 +53,7 @@ def test_a_crash_is_told_with_the_last_line_of_its_exception() -> None:
     loop = {"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ENDED}
     found = told(loop, logs=logs)
     assert found.fatal
-    assert found.sentence == "container kserve-container ended with exit code 1, 3 restarts: ValueError: no weights"
+    assert found.sentence == "container kserve-container exited with code 1, 3 restarts: ValueError: no weights"
 
 
 def test_one_crash_may_be_an_accident() -> None:
@@ -106,12 +106,12 @@ def test_no_room_is_told_with_what_is_asked_and_what_is_free() -> None:
     ("fields", "message", "sentence"),
     [
         ({"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}, "Scheduling is blocked",
-         "it waits in the queue 'gpus' of Kueue; kubectl get workloads shows why"),
+         "it is waiting in the queue 'gpus' of Kueue; kubectl get workloads shows why"),
         ({"schedulingGates": [{"name": "example.com/ready"}]}, "Scheduling is blocked",
-         "it waits for the scheduling gates example.com/ready to be removed"),
+         "it is waiting for the scheduling gates example.com/ready to be removed"),
         ({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "a100"}]},
          "0/1 nodes are available: 1 cannot allocate all claims.",
-         "it waits for its device claims gpu: 0/1 nodes are available: 1 cannot allocate all claims."),
+         "it is waiting for its device claims gpu: 0/1 nodes are available: 1 cannot allocate all claims."),
     ],
 )  # fmt: skip
 def test_a_pod_that_waits_for_quota_or_devices_says_so(fields: dict[str, Any], message: str, sentence: str) -> None:
@@ -141,9 +141,11 @@ def test_a_pod_that_ends_and_still_holds_the_device_is_named() -> None:
 
     assert sentence() == "at most 0 is free, on a"
     old["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
-    assert sentence() == "at most 0 is free, on a; iris-1-x still holds 1 and is ending"
+    assert sentence() == "at most 0 is free, on a; iris-1-x still holds 1 and is terminating"
     old["spec"]["containers"].append({"name": "queue-proxy"})
-    assert sentence() == "at most 0 is free, on a; iris-1-x still holds 1 and is ending: Knative drains it for 30 s"
+    assert (
+        sentence() == "at most 0 is free, on a; iris-1-x still holds 1 and is terminating: Knative drains it for 30 s"
+    )
 
 
 def test_memory_is_told_in_the_units_that_people_write() -> None:

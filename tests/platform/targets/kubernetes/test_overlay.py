@@ -39,7 +39,7 @@ def test_a_workload_that_nobody_scales_has_the_count_itself() -> None:
 
 
 def test_nothing_that_only_watches_what_runs_may_fall_to_zero() -> None:
-    with pytest.raises(UsageError, match="no trigger that could wake it"):
+    with pytest.raises(UsageError, match="no trigger that can wake it"):
         apply_overrides([scaled_object("iris-predictor", "prometheus")], {"iris-predictor": {"minReplicas": 0}})
     woken = apply_overrides([scaled_object("iris-predictor", "external-push")], {"iris-predictor": {"minReplicas": 0}})
     assert woken[0]["spec"]["minReplicaCount"] == 0

@@ -61,7 +61,7 @@ def test_shares_may_name_a_revision_that_sleeps() -> None:
 @pytest.mark.parametrize(
     ("shares", "kind", "why"),
     [
-        ([Share("nobody", 100)], NotFound, "no revision is called nobody"),
+        ([Share("nobody", 100)], NotFound, "unknown revision nobody"),
         ([Share(OLD, 40)], UsageError, "add up to 40"),
     ],
 )
@@ -71,12 +71,12 @@ def test_shares_that_cannot_be_meant_are_refused(shares: list[Share], kind: type
 
 
 def test_one_deployment_has_nothing_to_split() -> None:
-    with pytest.raises(UsageError, match="a canary gives it a second"):
+    with pytest.raises(UsageError, match="start a canary to split traffic"):
         traffic_overrides(Snapshot(KEY, (deployment("iris-predictor", NEW),)), [Share("latest", 100)])
 
 
 def test_what_is_left_of_a_delete_is_told_as_that() -> None:
-    with pytest.raises(PlatformError, match="was deleted in part"):
+    with pytest.raises(PlatformError, match="was partly deleted"):
         check_deployed(Snapshot(KEY, (pod("iris-predictor", NEW),)))
 
 

@@ -48,7 +48,7 @@ def test_a_verb_that_changes_them_is_refused_with_the_line_of_helm(verb: str, li
 
 
 def test_who_asks_for_releases_that_helm_keeps_is_sent_there() -> None:
-    with pytest.raises(UsageError, match="is Helm's, as flowers") as told:
+    with pytest.raises(UsageError, match="is managed by the Helm release flowers") as told:
         check_history_not_helm([installed("Helm", "flowers")], "lab", "iris")
     assert "helm rollback flowers -n lab" in told.value.hint
     assert "helm upgrade flowers -n lab" in told.value.hint
@@ -66,7 +66,7 @@ def test_the_secret_of_access_rules_is_not_looked_for_since_secrets_may_not_be_r
     kinds = ("v1/Secret", "v1/Service", "v1/ServiceAccount", "v1/ConfigMap", "v1/PersistentVolumeClaim")
     with PaperCluster(named("v1", "Service", "lab", "iris"), secret, kinds=kinds, forbidden=("secrets",)) as paper:
         (sentence,) = not_owned(paper.cluster(), ("lab", "iris"), [secret, service])
-    assert sentence.startswith("Service iris is there already")
+    assert sentence.startswith("Service iris already exists")
 
 
 def test_names_that_knative_has_for_the_service_are_free_once_it_leaves_knative() -> None:

@@ -56,8 +56,8 @@ def test_everything_that_is_missing_is_told_at_once() -> None:
     trigger = {"type": "external-push", "metadata": {"scalerAddress": "pilotlight-gateway.pilotlight-system.svc:9090"}}
     told = found(scaled(trigger), deployment(imagePullSecrets=[{"name": "pull"}]), knative(), kinds=PLAIN)
     assert len(told) == 5
-    assert "ScaledObject of keda.sh/v1alpha1 is no kind of this cluster: install KEDA" in told[0]
-    assert "Service of serving.knative.dev/v1 is no kind of this cluster: install Knative Serving" in told[1]
+    assert "ScaledObject of keda.sh/v1alpha1 is not installed in this cluster: install KEDA" in told[0]
+    assert "Service of serving.knative.dev/v1 is not installed in this cluster: install Knative Serving" in told[1]
     assert "pilotlight-gateway.pilotlight-system.svc:9090 has no Service" in told[2]
     assert "mentions the ServiceAccount iris, which is not in default" in told[3]
     assert "mentions the Secret pull" in told[4]
@@ -112,10 +112,10 @@ def test_a_route_needs_its_gateway_and_its_consent() -> None:
     parent = {"name": "pilotlight", "namespace": "edge"}
     other = named("gateway.networking.k8s.io/v1", "Gateway", "edge", "public", spec={"listeners": [{}]})
     [told] = found(route(parent), there=(other,))
-    assert "the Gateway edge/pilotlight, which the route hangs on, does not exist: there is edge/public" in told
+    assert "the Gateway edge/pilotlight, the parent of the route, does not exist: there is edge/public" in told
     closed = named("gateway.networking.k8s.io/v1", "Gateway", "edge", "pilotlight", spec={"listeners": [{}]})
     [told] = found(route(parent), there=(closed,))
-    assert "takes routes of its own namespace only, not of default" in told
+    assert "accepts routes of its own namespace only, not of default" in told
     listener = {"allowedRoutes": {"namespaces": {"from": "All"}}}
     opened = named("gateway.networking.k8s.io/v1", "Gateway", "edge", "pilotlight", spec={"listeners": [listener]})
     assert found(route(parent), there=(opened,)) == []
@@ -143,8 +143,8 @@ def test_a_pod_parks_only_where_nodes_share_their_gpus() -> None:
     [told] = found(*parks, there=(node,))
     assert told == (
         "Deployment iris-predictor parks (pilotlight.dev/park), and no node has a GPU that pods share "
-        "(nvidia.com/gpu.sharing-strategy): share GPUs by time-slicing or MPS in NVIDIA's device plugin, or leave the "
-        "annotation out"
+        "(nvidia.com/gpu.sharing-strategy): share GPUs by time-slicing or MPS in NVIDIA's device plugin, or remove the "
+        "annotation"
     )
     assert found(*plain, there=(node,)) == []
     shares = named("v1", "Node", "", "b", status=allocatable)
@@ -169,7 +169,7 @@ def test_objects_that_only_watch_are_left_out_with_a_word() -> None:
         kept, told = drop_unknown_optional(paper.cluster(), [ACCOUNT, monitor, monitor])
     assert kept == [ACCOUNT]
     assert told == [
-        "the cluster knows no PodMonitor, and none is written; to be watched, install the Prometheus Operator"
+        "the cluster has no PodMonitor, so none is created; for monitoring, install the Prometheus Operator"
         " (prometheus-operator.dev)"
     ]
     with PaperCluster(kinds=EVERYTHING) as paper:

@@ -79,6 +79,6 @@ def test_a_service_that_leaves_knative_waits_until_the_names_of_its_services_are
         rollout = Rollout(
             cluster, ("lab", "iris"), str, force=False, clock=lambda: float(next(clock)), sleep=lambda _: None
         )
-        with pytest.raises(TimedOut, match="Services of Knative are still there: iris"):
+        with pytest.raises(TimedOut, match="Knative Services still exist: iris"):
             rollout.apply([named("v1", "Service", "lab", "iris", metadata=metadata)], ())
         assert cluster.get("serving.knative.dev/v1", "Route", "lab", "iris") is None

@@ -101,7 +101,7 @@ def test_without_an_address_that_answers_a_ready_pod_of_the_ingress_is_asked(ser
         way = open_route(paper.cluster(), URL, HOST)
         assert probe(way, "/") == ""
         way.close()
-        assert "gets no answer" in probe(way, "/")
+        assert "got no response" in probe(way, "/")
 
 
 def test_an_ingress_that_cannot_be_reached_names_the_setting_that_helps() -> None:

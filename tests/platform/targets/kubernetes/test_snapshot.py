@@ -23,7 +23,7 @@ def test_an_init_container_that_fails_is_told_by_its_own_log() -> None:
         assert paper.asked[0]["container"] == "storage-initializer"
     reason = status_of(found).revisions[0].reason
     assert reason == (
-        "container storage-initializer ended with exit code 4: s3://models/iris: model.onnx changed;"
+        "container storage-initializer exited with code 4: s3://models/iris: model.onnx changed;"
         " deploy again with -f FILE"
     )
 
@@ -42,4 +42,4 @@ def test_a_crash_is_told_by_the_run_whose_log_the_node_still_has() -> None:
     with PaperCluster(deployment("iris-predictor", "iris-predictor-1"), crashed) as paper:
         paper.logs = {f"{name}/previous": [LOST], name: ["ValueError: no weights"]}
         (found,) = take(paper.cluster(), "default").values()
-    assert status_of(found).revisions[0].reason.endswith("ended with exit code 1: ValueError: no weights")
+    assert status_of(found).revisions[0].reason.endswith("exited with code 1: ValueError: no weights")

@@ -98,7 +98,7 @@ def test_keys_of_the_services_own_secret_are_secrets_of_the_workspace(ground: Ta
         (note,) = notes(workspace).values()
         assert {"name": "HUB_TOKEN", "value_from": {"secret_name_ref": "HF_TOKEN"}} in note["spec"]["envs"]
         assert SECRET not in json.dumps(note)
-    with pytest.raises(PlatformError, match="the Lepton workspace has no secret called OTHER"):
+    with pytest.raises(PlatformError, match="the Lepton workspace has no secret OTHER"):
         ground.platform.deploy(ground.document(model=OWN_SECRET.replace("key: HF_TOKEN", "key: OTHER")))
     assert not notes(workspace)
 
@@ -111,7 +111,7 @@ def test_events_of_the_workspace_are_shown_with_ours(ground: TargetGround) -> No
         (revision,) = ground.platform.status().revisions
         for name in (revision.name, revision.replicas[0].name):
             assert [*ground.platform.target.logs(KEY, follow=False, previous=False, replica=name, tail=5)]
-        with pytest.raises(NotFound, match=r"no replica is called other: .* has one log of all"):
+        with pytest.raises(NotFound, match=r"no replica is called other: .* has one log"):
             ground.platform.target.logs(KEY, follow=False, previous=False, replica="other", tail=5)
 
 
@@ -131,12 +131,12 @@ def test_an_endpoint_that_somebody_removed_is_a_failure_until_it_is_deployed_aga
     ("text", "line", "message"),
     [
         (SECOND.replace("containerConcurrency: 32", "maxReplicas: 3"), "maxReplicas", "counts queries per minute"),
-        ("    canaryTrafficPercent: 10", "canaryTrafficPercent", "no gateway of ours is in front of it"),
+        ("    canaryTrafficPercent: 10", "canaryTrafficPercent", "it is not behind the Pilotlight gateway"),
     ],
 )
 def test_what_lepton_cannot_do_is_refused_at_its_line(ground: TargetGround, text: str, line: str, message: str) -> None:
     with pytest.raises(
-        PlatformError, match=rf"\.yaml:\d+:\d+: .*spec\.predictor\.{line}: lepton cannot do it: .*{message}"
+        PlatformError, match=rf"\.yaml:\d+:\d+: .*spec\.predictor\.{line}: lepton does not support it: .*{message}"
     ):
         ground.platform.deploy(ground.document(predictor=text))
 
@@ -148,7 +148,7 @@ def test_verbs_that_need_our_gateway_are_refused_with_the_tables_sentence(ground
         ("run a canary", lambda: target.save_canary(KEY, "{}", "")),
         ("query metrics", lambda: target.query("up")),
     ):
-        with pytest.raises(UsageError, match=f"lepton cannot {verb}: no gateway of ours is in front of it"):
+        with pytest.raises(UsageError, match=f"lepton cannot {verb}: it is not behind the Pilotlight gateway"):
             refused()
     assert (target.canary(KEY), target.canaries(None)) == (None, ())
 
@@ -205,5 +205,5 @@ def test_words_of_lepton_are_states_of_endpoints(word: str, state: str, tmp_path
 
 def test_a_document_is_read_from_among_other_lines() -> None:
     assert read_document('Using workspace x\n{"status": {"state": "Ready"}}\ndone\n') == {"status": {"state": "Ready"}}
-    with pytest.raises(PlatformError, match="printed no JSON"):
+    with pytest.raises(PlatformError, match="did not print JSON"):
         read_document("Traceback …")

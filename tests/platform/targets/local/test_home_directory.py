@@ -26,7 +26,7 @@ def test_what_others_may_write_is_refused_with_the_command_that_mends_it(tmp_pat
     path.chmod(mode)
     launcher = control_process_launcher
     for use in (home.create, lambda: launcher.token(home), lambda: launcher.living(home)):
-        with pytest.raises(PlatformError, match="can be written by other users") as raised:
+        with pytest.raises(PlatformError, match="is writable by other users") as raised:
             use()
         assert raised.value.hint == f"chmod go-w {path}"
     os.system(raised.value.hint)

@@ -74,7 +74,7 @@ def test_a_microservice_runs_at_its_own_port_with_a_secret_that_nothing_holds(pl
     assert platform.replicas() == [pid]
     assert infer(status.url) == 200
     os.kill(pid, signal.SIGKILL)
-    sentence = "WANDB_API_KEY of iris: its value was given at the start and this control process began later"
+    sentence = "WANDB_API_KEY of iris: its value was set at the start, before this control process started"
     platform.wait(lambda: any(sentence in event for event in platform.events(KEY)), "the reason")
     platform.target.set_secret(KEY, {"token": SECRET})
     platform.wait(lambda: bool(platform.replicas()), "a replica with its secret")

@@ -18,7 +18,7 @@ from pilotlight.targets.local.supervisor.process_inspection import home_processe
 
 NOT_STARTED = "2026-11-17 01:00:00,000 ERROR pilotlight.daemon: not started: the disk is full"
 STARTED = "2026-11-17 01:00:00,000 INFO pilotlight.daemon: started: python -m …"
-AFTER = "2026-11-17 01:00:00,000 WARNING pilotlight.parent: the control process was ended by signal 9; …"
+AFTER = "2026-11-17 01:00:00,000 WARNING pilotlight.parent: the control process was terminated by signal 9; …"
 
 
 def test_delays_grow_to_a_bound() -> None:
@@ -80,8 +80,8 @@ def test_a_control_process_is_restarted_once_the_lock_is_free_with_its_output_in
         held.close()
         eventually(lambda: note.exists() and note.read_text() == "xx", "two starts")
         log = (home.logs / "daemon.log").read_text()
-        assert "the control process has ended; starting it again in 0.2 s" in log
-        assert "the control process ended with code 1; starting it again in 1 s" in log
+        assert "the control process has ended; restarting it in 0.2 s" in log
+        assert "the control process exited with code 1; restarting it in 1 s" in log
         assert "said by it" in log
         control_process_launcher.record_stopped(home)
         assert parent.wait(10) == 0

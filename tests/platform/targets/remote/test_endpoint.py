@@ -59,7 +59,9 @@ def test_overrides_change_the_replicas(tmp_path: Path) -> None:
 def test_several_workloads_and_access_rules_are_refused(tmp_path: Path) -> None:
     two = document()
     two["spec"]["transformer"] = {"containers": [{"name": "kserve-container", "image": "pilotlight/predictor:1"}]}
-    with pytest.raises(PlatformError, match="default/iris has 2 workloads, but no gateway of ours is in front of it"):
+    with pytest.raises(
+        PlatformError, match="default/iris has 2 workloads, but it is not behind the Pilotlight gateway"
+    ):
         endpoint_of(rendered(tmp_path, two), {}, "home")
     closed = document(annotations={"pilotlight.dev/auth-tokens-sha256": "ab" * 32})
     with pytest.raises(PlatformError, match=r"access rules \(pilotlight.dev/auth-tokens-sha256\)"):
@@ -72,8 +74,8 @@ def test_several_workloads_and_access_rules_are_refused(tmp_path: Path) -> None:
         (OURS, 200, {"state": "ready"}, "ready", ""),
         (OURS, 200, {"state": "loading"}, "loading", ""),
         (OURS, 200, {"state": "failed", "reason": "no such file"}, "failed", "no such file"),
-        (OURS, 200, [], "loading", "/status answers something else"),
-        (OURS, 0, "", "loading", "it does not answer yet"),
+        (OURS, 200, [], "loading", "/status returned something unexpected"),
+        (OURS, 0, "", "loading", "it does not respond yet"),
         (OURS, 502, "", "loading", "/status answers 502"),
         (THEIRS, 200, "", "ready", ""),
         (THEIRS, 503, "", "loading", "/health answers 503"),

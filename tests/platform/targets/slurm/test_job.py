@@ -178,7 +178,7 @@ def test_the_script_listens_on_the_port_only_on_the_machine_that_submits(
 def test_a_secret_that_the_script_would_have_to_set_is_refused(tmp_path: Path) -> None:
     launcher = SlurmLauncher(ProcessLauncher(Home(tmp_path), ""), {})
     order = launch("r", options={"partition": "cpu"}, secret_env=(("SLURM_JWT", "iris", "key"),))
-    with pytest.raises(UsageError, match="env SLURM_JWT: sbatch itself reads this variable"):
+    with pytest.raises(UsageError, match="env SLURM_JWT: sbatch reads this variable"):
         launcher.check(order.revision)
 
 

@@ -228,7 +228,7 @@ async def test_adopted_jobs_that_slurm_does_not_know_have_ended_without_a_failur
         for name, handle in (("forgotten", "99999"), ("unsubmitted", "")):
             there.supervisor.adopt([a_replica("iris-predictor-1", "ready", name, launcher="slurm", handle=handle)])
         forgotten, unsubmitted = [await there.until("exited", name) for name in ("forgotten", "unsubmitted")]
-        assert (forgotten.reason, forgotten.crashed) == ("Slurm knows nothing of its job 99999 any more", False)
+        assert (forgotten.reason, forgotten.crashed) == ("Slurm no longer knows its job 99999", False)
         assert (unsubmitted.reason, unsubmitted.crashed) == (
-            "the control process ended before it was submitted", False,
+            "the control process exited before it was submitted", False,
         )  # fmt: skip

@@ -32,7 +32,7 @@ def test_a_partition_must_exist_and_be_up(environ: dict[str, str]) -> None:
     )
     unknown, missing = (checked(environ, **options)["partition"] for options in ({"partition": "x"}, {}))
     assert unknown.message == "x: the cluster has no such partition"
-    assert (missing.message, missing.fix) == ("none is given", "--target-option partition=gpu")
+    assert (missing.message, missing.fix) == ("not set", "--target-option partition=gpu")
 
 
 def test_a_controller_that_does_not_answer_is_the_only_finding(environ: dict[str, str], tmp_path: Path) -> None:

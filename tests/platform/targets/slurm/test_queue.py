@@ -32,11 +32,11 @@ ID = "4ca2f1e6-0d5f-4d39-9a55-6a4f1e3d2b10"
         ("7|CANCELLED|vm|a|x|None", "stopped", "CANCELLED", "CANCELLED"),
         (
             "7|FAILED|vm|a|x|NonZeroExitCode", "failed", "FAILED (NonZeroExitCode)",
-            "FAILED (NonZeroExitCode): its command ended with an error",
+            "FAILED (NonZeroExitCode): its command failed",
         ),
         (
             "7|TIMEOUT|vm|a|x|TimeLimit", "failed", "TIMEOUT (TimeLimit)",
-            "TIMEOUT (TimeLimit): it ran as long as it may: set time",
+            "TIMEOUT (TimeLimit): it reached its time limit: raise time",
         ),
         ("7|NODE_FAIL|vm|a|x|NodeDown", "failed", "NODE_FAIL (NodeDown)", "NODE_FAIL (NodeDown): its node failed"),
     ],
@@ -49,18 +49,18 @@ def test_states_of_slurm_are_states_of_ours_with_the_reason(line: str, state: st
 @pytest.mark.parametrize(
     ("reason", "meaning"),
     [
-        ("PartitionConfig", "it will not start: no node of the partition has as many CPUs"),
+        ("PartitionConfig", "it will not start: no node of the partition has the CPUs"),
         ("PartitionDown", "the partition starts no jobs until"),
         ("PartitionTimeLimit", "it will not start: its time limit is above the partition's"),
-        ("BadConstraints", "it will not start: no node can ever meet"),
-        ("JobHeldAdmin", "it will not start before an administrator"),
-        ("JobHeldUser", "it will not start while it is held: scontrol release"),
+        ("BadConstraints", "it will not start: no node can meet"),
+        ("JobHeldAdmin", "it will not start before the administrator"),
+        ("JobHeldUser", "it will not start while it is held: release it with scontrol release"),
         ("AssocMaxJobsLimit", "you run as many jobs as your account allows"),
-        ("AssocGrpCpuLimit", "it waits until others end: your account has reached its limit"),
-        ("QOSMaxWallDurationPerJobLimit", "it will not start: it asks for more or less than your quality of service"),
-        ("QOSMinCpuNotSatisfied", "it will not start: it asks for more or less than your quality of service"),
-        ("QOSGrpNodeLimit", "it waits until others end: your quality of service has reached its limit"),
-        ("QOSNotAllowed", "it will not start: the partition does not take this quality of service"),
+        ("AssocGrpCpuLimit", "it waits for other jobs: your account has reached its limit"),
+        ("QOSMaxWallDurationPerJobLimit", "it will not start: it requests more or less than your quality of service"),
+        ("QOSMinCpuNotSatisfied", "it will not start: it requests more or less than your quality of service"),
+        ("QOSGrpNodeLimit", "it waits for other jobs: your quality of service has reached its limit"),
+        ("QOSNotAllowed", "it will not start: the partition does not accept this quality of service"),
     ],
 )
 def test_what_a_reason_means_and_whether_waiting_helps(reason: str, meaning: str) -> None:

@@ -66,7 +66,7 @@ def test_a_port_that_is_taken_on_the_node_ends_the_job_with_a_sentence() -> None
         text = port_check(str(taken.getsockname()[1]))
         done = subprocess.run(["bash", "-s"], input=text, capture_output=True, text=True)
     assert done.returncode == 98
-    assert "is taken: another job or program listens there" in done.stderr
+    assert "is in use by another job or program" in done.stderr
 
 
 @pytest.mark.parametrize(

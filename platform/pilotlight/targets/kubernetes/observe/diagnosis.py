@@ -39,7 +39,7 @@ def too_large(pod: Document, resource: str, nodes: Sequence[Document]) -> bool:
 def describe_shortage(pod: Document, resource: str, nodes: Sequence[Document], pods: Iterable[Document]) -> str:
     """Return a phrase such as `asks for 1 nvidia.com/gpu; no node has any`, with a pod that ends and holds some."""
     wanted = requested(pod, resource)
-    asks = f"asks for {_amount(resource, wanted)} {resource}"
+    asks = f"requests {_amount(resource, wanted)} {resource}"
     if not nodes:
         return asks
     free = {str(node["metadata"]["name"]): quantity_or_zero(_allocatable(node, resource)) for node in nodes}
@@ -51,7 +51,7 @@ def describe_shortage(pod: Document, resource: str, nodes: Sequence[Document], p
         if where in free and (other.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             free[where] -= held
             if held and other["metadata"].get("deletionTimestamp"):
-                ending = f"; {other['metadata']['name']} still holds {_amount(resource, held)} and is ending"
+                ending = f"; {other['metadata']['name']} still holds {_amount(resource, held)} and is terminating"
                 if any(each["name"] == SIDECARS[0] for each in other["spec"]["containers"]):
                     ending += ": Knative drains it for 30 s"
     node, most = max(free.items(), key=lambda each: each[1])
@@ -175,7 +175,7 @@ def _ended(pod: Document, container: Document, last: Document, waiting: str, evi
         return Diagnosis(f"container {name} ran out of memory" + (f": its limit is {limit}" if limit else ""), True)
     message = last_error(evidence.logs) if name == explaining_container(pod) else str(last.get("message") or "")
     again = f", {restarts} restarts" if restarts > 1 else ""
-    sentence = f"container {name} ended with exit code {code}{again}" + (f": {message}" if message else "")
+    sentence = f"container {name} exited with code {code}{again}" + (f": {message}" if message else "")
     return Diagnosis(sentence, restarts >= CRASHES or waiting == "CrashLoopBackOff")
 
 
@@ -198,11 +198,11 @@ def _reservation(pod: Document, message: str) -> str:
     spec, labels = pod.get("spec") or {}, pod["metadata"].get("labels") or {}
     gates = [str(each["name"]) for each in spec.get("schedulingGates") or ()]
     if KUEUE_GATE in gates:
-        return f"it waits in the queue {labels.get(KUEUE_QUEUE, '')!r} of Kueue; kubectl get workloads shows why"
+        return f"it is waiting in the queue {labels.get(KUEUE_QUEUE, '')!r} of Kueue; kubectl get workloads shows why"
     claims = ", ".join(str(each["name"]) for each in spec.get("resourceClaims") or ())
     if claims and "claim" in message:
-        return f"it waits for its device claims {claims}: {_short(message)}"
-    return f"it waits for the scheduling gates {', '.join(gates)} to be removed" if gates else ""
+        return f"it is waiting for its device claims {claims}: {_short(message)}"
+    return f"it is waiting for the scheduling gates {', '.join(gates)} to be removed" if gates else ""
 
 
 def _from_events(evidence: Evidence) -> Diagnosis | None:

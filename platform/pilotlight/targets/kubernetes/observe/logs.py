@@ -37,7 +37,7 @@ class Line:
 def require_service(cluster: Cluster, key: Key) -> None:
     """Raise NotFound if the service has no workload: empty logs or events could mean a mistyped name."""
     if not cluster.list_kinds(kinds.WORKLOADS, key[0], kinds.selector(key[1])):
-        raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list --target kubernetes shows others")
+        raise NotFound(f"there is no service {'/'.join(key)}", "see platformctl list --target kubernetes")
 
 
 def lines(cluster: Cluster, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:

@@ -228,7 +228,7 @@ def _decision(snapshot: Snapshot, workload: str) -> str:
             if _condition_reason(scaler, "ScalingActive") == "ScalingDisabled":
                 return ""  # at zero the HPA is disabled by KEDA
             if condition(scaler, "ScalingActive") == "False":
-                return f"none, since its metrics cannot be read: {_condition_message(scaler, 'ScalingActive')}"
+                return f"none, its metrics cannot be read: {_condition_message(scaler, 'ScalingActive')}"
             message = _condition_message(scaler, "ScalingLimited") or _condition_message(scaler, "AbleToScale")
             count = status.get("desiredReplicas", 0)
             return f"{count} replica{'' if count == 1 else 's'}: {message}" if message else ""

@@ -29,7 +29,7 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
     """Yield the service's own route, and one for each workload that only its components call."""
     spec = run.spec
     if run.unreadable:  # the reason may hold internals, so only the control API shows it
-        reason = f"{spec.name} cannot be run; platformctl status {spec.name} says why"
+        reason = f"{spec.name} cannot run; see platformctl status {spec.name}"
         yield Route(spec.namespace, spec.name, (Backend("none", "none", 100, unavailable=reason),))
         return
     entries = dict(spec.entry)

@@ -136,7 +136,7 @@ class MetricsSource:
         except UnsupportedQuery as error:
             if not self._server:
                 raise
-            message = f"this query can be answered by Prometheus alone, through its client: {INSTALL}"
+            message = f"this query needs Prometheus and its client: {INSTALL}"
             raise UsageError(message) from error
         await self._scrape_all(replicas, 0.0 if fresh else MAX_AGE_S)
         now = self._clock()

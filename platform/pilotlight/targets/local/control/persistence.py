@@ -36,9 +36,9 @@ def restore_services(store: Store, now: float, zero_grace_s: float) -> Iterator[
         try:
             run = _restore_service(stored, store, now, zero_grace_s)
         except (PlatformError, msgspec.MsgspecError) as error:
-            log.error("%s is stored but cannot be run: %s", "/".join(stored.key), error)
+            log.error("%s is stored but cannot run: %s", "/".join(stored.key), error)
             run = ServiceRun(stored.key, stored.generation, ServiceSpec(*stored.key, (), ()), zero_grace_s)
-            run.unreadable = f"what is stored of it cannot be run: {error}"
+            run.unreadable = f"its stored release cannot run: {error}"
         run.overrides, run.deleting = stored.overrides, stored.deleting
         yield run
 
@@ -114,7 +114,7 @@ class WriteBehindQueue:
                 write()
             except PlatformError as error:
                 if not self._warned:  # once, until all is written
-                    queue_log.warning("%s; what happens meanwhile is written down afterwards", error)
+                    queue_log.warning("%s; events are stored when the database is writable again", error)
                     self._warned = True
                 self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._flush)
                 return

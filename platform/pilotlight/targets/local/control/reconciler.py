@@ -186,14 +186,14 @@ class Reconciler:
         elif replica.state == "parked" and not replica.reason:
             self._enforce_parking_budget()
         elif replica.state == "parking" and replica.unparkable:
-            message = f"ended instead of parked: {replica.unparkable}"
+            message = f"stopped instead of parked: {replica.unparkable}"
             self.events.record(run.key, f"Replica/{replica.id}", "NotParked", message, "Warning")
         self.reconcile(run)
 
     def _enforce_parking_budget(self) -> None:
         """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
         for replica in gpus.over_budget(self.supervisor.replicas(), gpus.machine_budget()):
-            message = "ended while parked: others need the memory that parked replicas may keep"
+            message = "stopped while parked: the memory for parked replicas is needed"
             self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
             self.supervisor.drain(replica.id, self.settings.drain_s)
 

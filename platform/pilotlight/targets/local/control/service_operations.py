@@ -87,9 +87,9 @@ class Engine:
             with log_and_continue("collecting snapshots of models"):
                 pins = {(path, digest) for path, digest, *_ in self.store.local_pins()}
                 for name in await asyncio.to_thread(snapshots.collect, {digest for _, digest in pins}, time.time()):
-                    log.info("removed the snapshot %s: no release needs it", name)
+                    log.info("removed the snapshot %s: unused by releases", name)
                 for name in await asyncio.to_thread(model_environments.collect, self.home, pins, time.time()):
-                    log.info("removed the environment %s: no release needs it, and no replica has used it", name)
+                    log.info("removed the environment %s: unused by releases and replicas", name)
             await asyncio.sleep(COLLECT_EVERY_S)
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
@@ -198,15 +198,15 @@ class Engine:
         for workload, _ in run.spec.entry:
             traffic = {name: value for name, value in (run.overrides.get(workload) or {}).items() if name == "traffic"}
             self._set_overrides(run, workload, {**traffic, **(bounds or {})})
-        summary = ", ".join(f"{name} {value}" for name, value in (bounds or {}).items()) or "as the document says"
-        self._record_event(key, f"Service/{key[1]}", "Scaled", f"by hand: {summary}")
+        summary = ", ".join(f"{name} {value}" for name, value in (bounds or {}).items()) or "reset to the manifest"
+        self._record_event(key, f"Service/{key[1]}", "Scaled", f"manual: {summary}")
         return self._reconcile(run)
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
         run = self._readable(key)
         (workload, _), *others = run.spec.entry
         if shares and not others and run.spec.workload(workload).mode != "serverless":
-            message = f"{'/'.join(key)} is a Deployment with one side; a canary gives it a second"
+            message = f"{'/'.join(key)} is a Deployment with one revision; start a canary to split traffic"
             raise UsageError(message, f"platformctl canary start {key[1]} -f FILE --percent 10")
         known = {*(name for entry, _ in run.spec.entry for name in run.revisions_of(entry)), "latest"}
         check_shares(shares or (), known)
@@ -215,8 +215,8 @@ class Engine:
         if shares:
             traffic = [msgspec.to_builtins(share) for share in shares]
             self._set_overrides(run, workload, {**(run.overrides.get(workload) or {}), "traffic": traffic})
-        summary = ", ".join(f"{share.revision} {share.percent} %" for share in shares or ()) or "as the document says"
-        self._record_event(key, f"Service/{key[1]}", "TrafficChanged", f"by hand: {summary}")
+        summary = ", ".join(f"{share.revision} {share.percent} %" for share in shares or ()) or "reset to the manifest"
+        self._record_event(key, f"Service/{key[1]}", "TrafficChanged", f"manual: {summary}")
         return self._reconcile(run)
 
     async def query(self, promql: str) -> Sequence[Sample]:
@@ -287,7 +287,7 @@ class Engine:
     def _run(self, key: Key) -> ServiceRun:
         run = self.reconciler.runs.get(key)
         if run is None:
-            raise NotFound(f"there is no service {'/'.join(key)}", "platformctl list shows those that there are")
+            raise NotFound(f"there is no service {'/'.join(key)}", "see platformctl list")
         return run
 
     def _readable(self, key: Key) -> ServiceRun:

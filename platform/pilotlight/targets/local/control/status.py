@@ -43,20 +43,20 @@ class ServiceView:
 def check_name(key: Key) -> None:
     if key[1] in RESERVED_NAMES or key[0] in RESERVED_NAMES:
         names = ", ".join(sorted(RESERVED_NAMES))
-        raise UsageError(f"{'/'.join(key)}: the gateway's own paths begin with {names}; choose another name")
+        raise UsageError(f"{'/'.join(key)}: paths of the gateway start with {names}; choose another name")
 
 
 def check_target(run: ServiceRun | None, spec: ServiceSpec) -> None:
     """Raise Conflict if the service runs on another target than that of the new specification."""
     if run is not None and not (run.unreadable or run.deleting) and run.spec.target != spec.target:
-        message = f"{'/'.join(run.key)} runs on {run.spec.target}, where it must be deleted first"
+        message = f"{'/'.join(run.key)} runs on {run.spec.target}, delete it there first"
         raise Conflict(message, f"platformctl delete {service_argument(run.key)} --target {run.spec.target}")
 
 
 def check_bounds(spec: ServiceSpec, bounds: Mapping[str, int]) -> None:
     """Raise UsageError for a lower bound of zero where the plan would refuse one."""
     if bounds.get("minReplicas") == 0 and not RULES[spec.target].wakes:
-        raise UsageError(f"min is 0, but on {spec.target} a request cannot wait for a replica; it must be at least 1")
+        raise UsageError(f"min is 0, but {spec.target} cannot queue requests at zero; it must be at least 1")
 
 
 def url_of(base: str, key: Key) -> str:
@@ -284,11 +284,11 @@ def _conditions(view: ServiceView, phase: Phase, message: str, unverified: bool)
     if not view.run.unreadable:
         yield _condition("LatestDeploymentReady", view.run.latest_revisions())
         if not view.run.spec.exposed:
-            yield Condition("IngressReady", "True", "ClusterLocal", "the gateway has no route of it, by its label")
+            yield Condition("IngressReady", "True", "ClusterLocal", "its label disables the route of the gateway")
         elif view.confirmed is not None:
             yield Condition("IngressReady", "True", "Routed", f"{url_of(view.base_url, view.run.key)} leads here")
         else:
-            yield Condition("IngressReady", "Unknown", "NotRouted", "the gateway has no route of it")
+            yield Condition("IngressReady", "Unknown", "NotRouted", "the gateway has no route to it")
     not_ready: Literal["False", "Unknown"] = "Unknown" if phase == "Progressing" else "False"
     reason = "Unverified" if unverified else phase
     yield Condition("Ready", "True" if phase in ("Ready", "Standby", "Parked") else not_ready, reason, message)

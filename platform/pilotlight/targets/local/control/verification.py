@@ -13,10 +13,9 @@ from pilotlight.targets.local.store.schema import Verification
 Json = Any
 FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
 HINT: Final = (
-    "a request verifies it, or an example that it answers before it is ready: model.example of the document, "
-    "or example.json beside the model"
+    "a request verifies it, or an example at start: model.example of the manifest, or example.json next to the model"
 )
-UNANSWERED: Final = "its model has not answered anything yet"
+UNANSWERED: Final = "its model has not answered a request yet"
 READY: Final = f"ready, but {UNANSWERED}"
 
 
@@ -35,4 +34,4 @@ def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -
 
 
 def failure_reason(revision: str, last_error: str) -> str:
-    return f"the first {FIRST_ANSWERS} answers of {revision} were all 500" + (f": {last_error}" if last_error else "")
+    return f"the first {FIRST_ANSWERS} responses of {revision} were all 500" + (f": {last_error}" if last_error else "")

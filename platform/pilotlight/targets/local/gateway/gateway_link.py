@@ -108,7 +108,7 @@ class GatewayPeer:
 
     def _on_disconnect(self) -> None:
         if not self.hello.done():
-            self.hello.set_exception(ConnectionError("closed before it said hello"))
+            self.hello.set_exception(ConnectionError("closed before the handshake"))
         self.cancel_pending()
         self._on_closed(self)
 
@@ -236,7 +236,7 @@ class GatewayLink:
         assert gateway is not None
         reply, received = await asyncio.wait_for(gateway.request(Lend()), HELLO_S)
         if not isinstance(reply, Sockets):
-            raise ConnectionError("it ended before it lent its sockets")
+            raise ConnectionError("it exited before it passed its sockets")
         self._listeners.adopt(reply.held, received)
         if gateway.hello.result().version != build_id():
             gateway.send(Stop())
@@ -366,11 +366,11 @@ class GatewayStarter:
         while not await connect():
             if status or asyncio.get_running_loop().time() > until:
                 self.abandon(status)
-                why = f"it ended with status {status[0]}" if status else f"it did not answer within {START_S:g} s"
+                why = f"it exited with status {status[0]}" if status else f"it did not answer within {START_S:g} s"
                 end = ""
                 with suppress(OSError):
                     end = "\n".join(last_lines(self._log, LAST_LINES))
-                raise PlatformError(f"the gateway did not start: {why}; its log ends:\n{end}")
+                raise PlatformError(f"the gateway did not start: {why}; end of its log:\n{end}")
             await asyncio.sleep(0.005)
         self._unconnected_pid = 0
 

@@ -43,7 +43,7 @@ def https_settings(address: str, tls_cert: str, tls_key: str, tls_client_ca: str
     """Return the settings; None without an address. Raise UsageError if something is missing."""
     if not address:
         if tls_cert or tls_key or tls_client_ca:
-            raise UsageError("--https is missing: the certificate is for an address such as 0.0.0.0:8443")
+            raise UsageError("--https is missing: set an address such as 0.0.0.0:8443")
         return None
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():

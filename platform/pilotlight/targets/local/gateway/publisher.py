@@ -103,7 +103,7 @@ class Publisher:
                 if not waiter.done():
                     waiter.set_result(None)
             for replica in leaving:
-                with log_and_continue(f"the farewell of {replica}"):
+                with log_and_continue(f"the removal of {replica}"):
                     self._on_unrouted(replica)
                     self.retiring.discard(replica)
         return published and self.retiring.isdisjoint(leaving)

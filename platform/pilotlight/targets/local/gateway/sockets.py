@@ -116,7 +116,7 @@ class ListenerSet:
     def _bind_service_port(self, address: Address) -> None:
         """Bind an address and its IPv6 equivalent, or neither. Raise CannotListen for a port in use or shared."""
         if address.port in {each.port for each in map(listeners.parse, self._shared)}:
-            raise CannotListen(f"port {address.port} is the gateway's")
+            raise CannotListen(f"port {address.port} belongs to the gateway")
         known = str(address) in self._sockets
         bound = self._bind(address)
         try:

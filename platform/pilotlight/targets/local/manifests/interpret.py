@@ -61,7 +61,7 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
     objects = Objects(manifests)
     namespace, service = _identity(manifests)
     refused = [  # requests are routed by path prefix
-        f"{field} = {word}, which is a path of the gateway itself; choose another"
+        f"{field} = {word}, which is a path of the gateway; choose another"
         for field, word in (("namespace", namespace), ("name", service))
         if word in RESERVED_NAMES
     ]
@@ -81,7 +81,7 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
         hosts += [f"{dns}.localhost", dns, f"{dns}.svc", f"{dns}.svc.cluster.local"]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # The API also accepts manifests that were never validated.
-        message = f"the manifests of {namespace}/{service} are not as Kubernetes defines them ({error!r})"
+        message = f"the manifests of {namespace}/{service} are not valid Kubernetes objects ({error!r})"
         raise PlatformError(f"{message}; apply what platformctl render prints") from error
     access = _access(objects, entry)
     if access and not refused:
@@ -120,7 +120,7 @@ def _label(document: Object) -> str:
 def _identity(manifests: Sequence[Object]) -> tuple[str, str]:
     """Return namespace and service by the label of the rendered objects; companions have none."""
     if not manifests:
-        raise PlatformError("the document asks for no objects (annotation stop = true); use platformctl delete instead")
+        raise PlatformError("the manifest has the annotation stop = true; use platformctl delete instead")
     keys = {
         (str(at(manifest, "metadata", "namespace") or "default"), str(service))
         for manifest in manifests
@@ -128,7 +128,7 @@ def _identity(manifests: Sequence[Object]) -> tuple[str, str]:
     }
     if len(keys) != 1:
         services = " and ".join("/".join(key) for key in sorted(keys)) or "none"
-        needed = f"manifests of exactly one service are needed, by label {names.LABEL_SERVICE}"
+        needed = f"expected manifests of exactly one service, by label {names.LABEL_SERVICE}"
         raise PlatformError(f"{needed}: found {services}")
     return keys.pop()
 
@@ -180,8 +180,8 @@ def _with_host_port(container: ContainerSpec, single: bool, target: str, problem
     if target == "local" and (container.own_health or not single):
         return replace(container, host_port=0, host_ip="")
     if not single:
-        fix = "allow one (maxReplicas: 1, and Stateful or deploymentStrategy: {type: Recreate}), or leave it out"
-        problems.append(f"hostPort = {container.host_port}: replicas cannot share a port of the machine; {fix}")
+        fix = "allow one (maxReplicas: 1, and Stateful or deploymentStrategy: {type: Recreate}), or remove it"
+        problems.append(f"hostPort = {container.host_port}: replicas cannot share a host port; {fix}")
     return container
 
 
@@ -208,8 +208,8 @@ def _deadline(workload: Object, startup: Probe | None) -> float:
 def _unprotected(revisions: Iterable[RevisionSpec], annotation: str) -> list[str]:
     """Return problems of access rules for ports that clients can reach without the gateway, which enforces them."""
     return [
-        f"{revision.workload}: every user of its machine can connect to it without the gateway, which enforces "
-        f"{annotation}; remove the annotation, or use --target kubernetes"
+        f"{revision.workload}: other users of its machine can bypass the gateway, which enforces {annotation};"
+        " remove the annotation, or use --target kubernetes"
         for revision in revisions
         if revision.container.host_port or not is_predictor_image(revision.container.image)
     ]

@@ -44,12 +44,12 @@ _FILES: Final = ("secret", "configMap", "projected", "downwardAPI")
 GPU: Final = "nvidia.com/gpu"
 ELSEWHERE: Final = "use --target kubernetes"
 NO_CONTAINER: Final = (
-    "a job without a container runs only our own predictor; choose what the cluster has with "
+    "a job without a container runs only the Pilotlight predictor; choose a container runtime with "
     "--target-option container=pyxis, enroot, apptainer or singularity"
 )
 FOREIGN: Final = (
-    "only our own predictor and engines (vLLM, SGLang, llama.cpp) run without containers; use --target docker, or "
-    "platformctl render for a cluster"
+    "only the Pilotlight predictor and engines (vLLM, SGLang, llama.cpp) run without containers; use --target docker, "
+    "or platformctl render for a cluster"
 )
 # Programs of the image: predictor (the default) and router.
 PROGRAMS: Final = (("-m", "pilotlight_predictor"), ("-m", "pilotlight.gateway"))
@@ -133,7 +133,7 @@ def variables_of(container: Mapping[str, Json], metadata: Mapping[str, Json], ke
             value = key[0] if path == "metadata.namespace" else _HERE.get(path)
             if labelled := _ENTRY.fullmatch(path):
                 value = str(mapping_at(metadata, labelled[1]).get(labelled[2], ""))
-            _put(env, name, value, f"{path} has no meaning without a pod; write a value")
+            _put(env, name, value, f"{path} needs a pod; write a value")
         else:
             _from_key(env, name, entry["valueFrom"], key[1], objects)
     allowed = _SHELL_NAME if target_of({"metadata": metadata}) in SHELLS else _NAME
@@ -164,7 +164,7 @@ def _from_key(env: Variables, name: str, source: Mapping[str, Json], service: st
     """Set a variable from one entry of a Secret or ConfigMap; the service's own Secret need not be a document."""
     source_field = next((each for each in SOURCES if each.endswith("KeyRef") and each in source), "")
     if not source_field:
-        _put(env, name, None, f"{next(iter(source), 'valueFrom')} has no meaning here; write a value")
+        _put(env, name, None, f"{next(iter(source), 'valueFrom')} is not supported here; write a value")
         return
     reference, kind = source[source_field], SOURCES[source_field]
     data = objects.data(kind, str(reference["name"]))
@@ -175,7 +175,7 @@ def _from_key(env: Variables, name: str, source: Mapping[str, Json], service: st
         env.secret.append((name, service, str(reference["key"])))
         return
     missing = f"{kind} {reference['name']}" if data is None else f"key {reference['key']} of {kind} {reference['name']}"
-    _put(env, name, value, f"{missing} is not among the documents; add it to them, or write a value")
+    _put(env, name, value, f"{missing} is not in the manifests; add it, or write a value")
 
 
 def _from_source(source: Mapping[str, Json], objects: Objects, refused: list[str]) -> Iterator[tuple[str, str]]:
@@ -183,7 +183,7 @@ def _from_source(source: Mapping[str, Json], objects: Objects, refused: list[str
     reference, kind = mapping_at(source, source_field), SOURCES[source_field]
     data = objects.data(kind, str(reference.get("name")))
     if data is None and not reference.get("optional"):
-        refused.append(f"envFrom: {kind} {reference.get('name')} is not among the documents; add it to them")
+        refused.append(f"envFrom: {kind} {reference.get('name')} is not in the manifests; add it")
     for key, value in (data or {}).items():
         yield f"{source.get('prefix') or ''}{key}", value
 
@@ -207,7 +207,7 @@ def _mounts(pod: Mapping[str, Json], container: Mapping[str, Json], refused: lis
 def _refusal(name: str, path: str, volume: Mapping[str, Json]) -> str:
     kind = next((key for key in volume if key != "name"), "nothing")
     if kind in _FILES:
-        return f"volume {name}: files of a {kind} are not written to {path} here; give the values as env, or a hostPath"
+        return f"volume {name}: files of a {kind} are not supported; use env, or a hostPath"
     what = f"volume {name} at {path} is {_NAMES.get(kind, kind)}"
     fix = "use a local path, a hostPath or a URI such as s3://, or --target kubernetes"
     return f"{what}, which this machine does not have; {fix}"
@@ -221,7 +221,7 @@ def _fetches(
     for container in mapping_at(template, "spec").get("initContainers") or ():
         image, command = str(container.get("image")), [*(container.get("command") or ())]
         if not is_predictor_image(image) or command[-3:-2] != ["fetch"]:
-            refused.append(f"init container {container.get('name')} ({image}): only the predictor itself is run here")
+            refused.append(f"init container {container.get('name')} ({image}): only the predictor is supported here")
             continue
         env = Variables()
         if before:  # else the predictor fetches, with variables of its own
@@ -245,7 +245,7 @@ def map_path(text: str, paths: PathMap) -> str:
 def unused_fetches(fetches: Iterable[Fetch], texts: Sequence[str]) -> list[str]:
     """Return problems of fetched folders that no setting names: the predictor would not find the model."""
     return [
-        f"{fetch.uri} is fetched into {fetch.folder}, which no variable names; write one storageUri"
+        f"{fetch.uri} is fetched into {fetch.folder}, which no variable refers to; use one storageUri"
         for fetch in fetches
         if fetch.folder not in texts
     ]
@@ -274,11 +274,11 @@ def _isolated(spec: ContainerSpec, written: Json, target: str, refused: list[str
     if written not in names.ISOLATIONS:
         problem = f"must be {' or '.join(names.ISOLATIONS)}"
     elif target != "local":
-        problem = f"only processes of the target local are isolated by it, not those of {target}; remove it"
+        problem = f"it isolates only processes of the target local, not of {target}; remove it"
     elif tuple(spec.command[1:3]) == PROGRAMS[1]:
-        problem = "only a predictor has a model to isolate, and this is a router; remove it"
+        problem = "only predictors can be isolated, and this is a router; remove it"
     elif not is_predictor_image(spec.image):
-        problem = "an engine reads what this user may read, so only our predictor is isolated; use --target docker"
+        problem = "engines cannot be isolated, only the Pilotlight predictor; use --target docker"
     elif spec.host_port:
         problem = "other users of the machine must not reach it; remove hostPort"
     refused += [f"annotation {names.ANNOTATION_ISOLATION} = {written}: {problem}"] if problem else []
@@ -324,7 +324,7 @@ def container_of(
     spec = _isolated(spec, annotations.get(names.ANNOTATION_ISOLATION), target_of(template), problems)
     startup, readiness, liveness = (_probe(main, name, spec, problems) for name in PROBES)
     if not rules.foreign_images and not is_engine and command and tuple(command[1:3]) not in PROGRAMS:
-        problems.append(f"command {' '.join(command)}: only the image's own programs are run here; {ELSEWHERE}")
+        problems.append(f"command {' '.join(command)}: only the image's own programs are supported here; {ELSEWHERE}")
     # Where a foreign image cannot be run at all, its other problems are not listed.
     runs = rules.foreign_images or is_engine or is_predictor_image(image)
     refused += problems if runs else [f"image {image}: {rules.hint}"]
@@ -376,7 +376,7 @@ def _probe(container: Mapping[str, Json], name: str, spec: ContainerSpec, refuse
     if not written:
         return None
     if "exec" in written:
-        refused.append(f"{name}: exec is not run here; use httpGet")
+        refused.append(f"{name}: exec probes are not supported here; use httpGet")
     http = mapping_at(written, "httpGet")
     port = _number(http.get("port"), container) or (HTTP_PORT if spec.port == GRPC_PORT else spec.port)
     path = str(http.get("path") or READY_PATH)

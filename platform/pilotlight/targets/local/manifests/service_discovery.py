@@ -93,13 +93,13 @@ def check(service: ServiceSpec) -> None:
     for workload in service.workloads:
         args, _ = _without_predictor(workload.revision.container.args, internal)
         if shown := next((part for part in args if internal.search(part)), ""):
-            problem = f"{workload.name}: argument {shown} names a component that only its service may ask"
-            raise PlatformError(f"{problem}; tell it by a variable, which other users of this machine cannot read")
+            problem = f"{workload.name}: argument {shown} contains the address of an internal component"
+            raise PlatformError(f"{problem}; pass it in a variable, which other users of this machine cannot read")
     # A router calls replicas directly: the gateway would count no requests and scale the component to zero.
     blind = [work.name for work in service.workloads if work.role != "router" and _by_requests(work.revision.scaling)]
     if blind and _routed(service):
-        problem = "is scaled by requests, and a router sends them past the gateway that counts them"
-        fix = "give it minReplicas: 1 and a metric of its own, or leave the router out"
+        problem = "is scaled by requests, but its router bypasses the gateway that counts them"
+        fix = "set minReplicas: 1 and its own metric, or remove the router"
         raise PlatformError(f"{', '.join(blind)}: {problem}; {fix}")
 
 

@@ -17,7 +17,7 @@ _COUNT: Final = "SELECT count(*) FROM services"
 def back_up(database: Path, file: Path) -> int:
     """Write the state to a new file, also while the platform runs; return the number of services in it."""
     if not database.exists():
-        raise PlatformError(f"{database}: there is no state to back up; deploy something first")
+        raise PlatformError(f"{database}: nothing to back up; deploy something first")
     if file.exists():
         raise UsageError(f"{file} exists; choose another name for the backup")
     with translated_errors(file):
@@ -100,7 +100,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if version == 0 or not {"services", "releases", "revisions"} <= tables:
-        raise PlatformError(f"{path}: it holds no state of the platform; use a file that platformctl backup wrote")
+        raise PlatformError(f"{path}: it is not a platform backup; use a file from platformctl backup")
     if version > len(MIGRATIONS):
         message = f"{path} was written by a newer Pilotlight (version {version} of the file, this one reads up to"
-        raise PlatformError(f"{message} {len(MIGRATIONS)}); install that one again")
+        raise PlatformError(f"{message} {len(MIGRATIONS)}); install that version")

@@ -50,12 +50,12 @@ def _current_generation(connection: sqlite3.Connection, release: Release) -> int
     row = connection.execute(f"SELECT generation, deleting FROM services {OF_SERVICE}", key).fetchone()
     generation, deleting = (int(row[0]), bool(row[1])) if row else (0, False)
     if deleting:
-        raise Conflict(f"{label} is being deleted; run it again once it is gone")
+        raise Conflict(f"{label} is being deleted; retry when it is deleted")
     if release.expected is None or release.expected == generation:
         return generation
-    yours = f"yours started from {release.expected}" if release.expected else "yours started when there was none"
+    yours = f"yours started from {release.expected}" if release.expected else "yours started before the first deploy"
     if not generation:
-        raise Conflict(f"{label} was deleted meanwhile ({yours}); run it again")
+        raise Conflict(f"{label} was deleted in the meantime ({yours}); run it again")
     raise Conflict(f"{label} was changed by another deploy (generation {generation}, {yours}); run it again")
 
 

@@ -33,14 +33,14 @@ FRESH_START: Final = (
     "restore a backup: platformctl restore FILE, or start with nothing deployed: platformctl up --forget"
 )
 _CAUSES: Final = {
-    "SQLITE_FULL": "the disk is full; make room there, then run it again",
-    "SQLITE_BUSY": "another program holds it; end that program, then run it again",
-    "SQLITE_LOCKED": "another program holds it; end that program, then run it again",
+    "SQLITE_FULL": "the disk is full; free some space and retry",
+    "SQLITE_BUSY": "another program holds it; stop that program and retry",
+    "SQLITE_LOCKED": "another program holds it; stop that program and retry",
     "SQLITE_READONLY": "it cannot be written; make it writable for this user",
     "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and is writable for this user",
-    "SQLITE_NOTADB": "it is no database of Pilotlight; {fix}",
+    "SQLITE_NOTADB": "it is not a Pilotlight database; {fix}",
     "SQLITE_CORRUPT": "it is damaged; {fix}",
-    "SQLITE_IOERR": "reading or writing failed; make sure that its disk has room and works, then run it again",
+    "SQLITE_IOERR": "reading or writing failed; check its disk and retry",
 }
 Json = Any
 Verification = Literal["unknown", "unverified", "failing", "verified"]  # by the first answers of a revision
@@ -52,7 +52,7 @@ def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > len(steps):
         message = f"{path} was written by a newer Pilotlight (version {version} of the file, this one reads up to"
-        fix = "install that one again, or set PILOTLIGHT_HOME to another folder"
+        fix = "install that version, or set PILOTLIGHT_HOME to another folder"
         raise PlatformError(f"{message} {len(steps)}); {fix}")
     if version == len(steps):
         return
@@ -94,7 +94,7 @@ def translated_errors(path: Path, fix: str = FRESH_START) -> Iterator[None]:
         name = getattr(error, "sqlite_errorname", "")
         # Extended codes (SQLITE_IOERR_WRITE) begin with the name of their family.
         known = (cause for family, cause in _CAUSES.items() if name == family or name.startswith(f"{family}_"))
-        cause = next(known, f"{error}; this is a defect of ours")
+        cause = next(known, f"{error}; this is a bug")
         raise PlatformError(f"{path}: {cause.replace('{fix}', fix)}") from error
     except OSError as error:
         raise PlatformError(f"{path}: {error.strerror or error}; check its folder") from error

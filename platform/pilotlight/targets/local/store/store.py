@@ -193,7 +193,7 @@ class Store:
             row = connection.execute(f"SELECT version FROM canaries {OF_SERVICE}", key).fetchone()
             present = str(row[0]) if row else ""
             if present != version:
-                raise Conflict(f"the canary of {'/'.join(key)} was changed meanwhile; look at it, and try again")
+                raise Conflict(f"the canary of {'/'.join(key)} was changed in the meantime; check it and retry")
             following = int(present or 0) + 1
             connection.execute("INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?)", (*key, state, following))
             return CanaryRecord(*key, state, str(following))

@@ -96,7 +96,7 @@ def address(container: ContainerSpec, home: Home, replica: str) -> ReplicaAddres
 def command(container: ContainerSpec, python: str) -> Command:
     """Return the command of a container. Raise PlatformError for anything but the platform's predictor and router."""
     if not contract.is_predictor_image(container.image):
-        hint = "platformctl render makes manifests for a cluster"
+        hint = "use platformctl render for a cluster"
         raise PlatformError(f"image = {container.image}, but the local target runs only pilotlight/predictor", hint)
     args = without_addresses(container.args)
     words = (*container.command, *args)
@@ -108,7 +108,7 @@ def command(container: ContainerSpec, python: str) -> Command:
             rest = words[1 + len(module) :]
             return Command((python, "-P", *module, *rest), rest if module is _PREDICTOR else None)
     text = f"command = {' '.join(container.command)}, but the local target runs only the image's own programs"
-    raise PlatformError(text, "platformctl render makes manifests for a cluster")
+    raise PlatformError(text, "use platformctl render for a cluster")
 
 
 def without_addresses(args: Sequence[str]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def program_of(container: ContainerSpec, environ: Mapping[str, str]) -> tuple[En
     """Return engine and program of a container. Raise PlatformError if it is no engine, or is not installed."""
     named = engine_programs.engine_command(container.image, container.command, container.args)
     if named is None:
-        problem = f"image = {container.image}, but without containers only our predictor and engines run"
+        problem = f"image = {container.image}, but only the Pilotlight predictor and engines run without containers"
         raise PlatformError(problem, "use --target docker, or platformctl render for a cluster")
     program = installed_program(named.engine, named.command, environ)
     if program is None:

@@ -92,7 +92,7 @@ class PilotLights:
         try:
             socket.send_fds(connection, [json.dumps(request._asdict()).encode() + b"\n"], [log])
         except OSError as error:
-            self._warn(family, f"took no order: {error}")
+            self._warn(family, f"did not accept a request: {error}")
             connection.close()
             answered(0)
             return
@@ -132,7 +132,7 @@ class PilotLights:
     def _warn(self, family: str, reason: str) -> None:
         if reason not in self._warned:  # once each: the same reason comes with every start
             self._warned.add(reason)
-            LOG.warning("pilot light %s: %s; a fresh process is started instead", family, reason)
+            LOG.warning("pilot light %s: %s; starting a new process instead", family, reason)
 
     def _schedule_start(self, family: str) -> None:
         if family in self._watches:  # it is starting, or it has died and its exit is about to be reported
@@ -160,7 +160,7 @@ class PilotLights:
                 setsid=True,
             )
         except OSError as error:
-            self._warn(family, f"could not be lit: {error}")
+            self._warn(family, f"could not be started: {error}")
             return
         self.pids[family] = pid
         self._watches[family] = ExitWatch(pid, lambda: self._on_exit(family, pid))
@@ -208,6 +208,6 @@ def _receive(connection: socket.socket) -> bytes:
 def _parse_reply(reply: bytes) -> tuple[int, str]:
     try:
         document = json.loads(reply)
-        return int(document.get("pid", 0)), str(document.get("error", "")) or "gave no reason"
+        return int(document.get("pid", 0)), str(document.get("error", "")) or "no reason given"
     except (ValueError, AttributeError):
-        return 0, "ended without an answer"
+        return 0, "exited without a response"

@@ -43,8 +43,8 @@ class Holder(NamedTuple):
 def allocate(devices: Sequence[Device], held: Mapping[str, Holder], count: int) -> tuple[tuple[int | str, ...], str]:
     """Return the devices, least used first, or the reason why there are none."""
     if count > len(devices):
-        available = f"this machine has {len(devices)}" if devices else "this machine shows none"
-        return (), f"needs {count} GPU{'s' if count > 1 else ''}, and {available}"
+        available = f"this machine has {len(devices)}" if devices else "this machine has none"
+        return (), f"needs {count} GPU{'s' if count > 1 else ''}, but {available}"
     taken = {device for holder in held.values() for device in holder.devices}
     free = sorted((device for device in devices if device.id not in taken), key=lambda device: device.used_bytes)
     if len(free) >= count:
@@ -184,7 +184,7 @@ async def park(replica: Replica, token: str) -> ParkResult:
     status = await send("/status", STATUS_S)
     awake = [name for name in _names(status, "READY") if name not in ensembles]
     if not status.ok or awake:
-        return ParkResult(error=f"{', '.join(awake) or 'its state'} was not parked when all had been told to")
+        return ParkResult(error=f"{', '.join(awake) or 'its state'} was not parked")
     return ParkResult(int(status.json().get("parked_bytes") or 0))
 
 

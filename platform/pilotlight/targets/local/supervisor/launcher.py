@@ -56,7 +56,7 @@ class Ended(NamedTuple):
     lost: bool = False  # with its machine, node or supervisor: no failure of the revision
 
 
-NOT_STARTED: Final = Ended(reason="the control process ended before this had started", lost=True)
+NOT_STARTED: Final = Ended(reason="the control process exited before this started", lost=True)
 
 
 def start_failure(error: Exception) -> str:

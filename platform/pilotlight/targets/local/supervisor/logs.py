@@ -155,9 +155,9 @@ def describe(ended: Exit, log: Sequence[str]) -> str:
         name = _NAMES.get(signals.Signals(ended.signal), signals.Signals(ended.signal).name)
         return f"ended by signal {ended.signal} ({name})"
     if ended.code is None:
-        return "ended while nobody watched; its exit status is unknown"
+        return "exited while the control process was down; exit status unknown"
     error = last_error(log)
-    text = "ended though it should serve" if ended.code == 0 else f"exit code {ended.code}"
+    text = "exited unexpectedly" if ended.code == 0 else f"exit code {ended.code}"
     return f"{text}: {error}" if error and ended.code else text
 
 

@@ -98,7 +98,7 @@ class ProcessHandle:
         self._preparing = asyncio.get_running_loop().create_task(self._prepare(prepare, started))
 
     async def _prepare(self, prepare: Callable[[], Prepared], started: Callable[[], None]) -> None:
-        reason = "ended before it could start"
+        reason = "stopped before it started"
         # An installation may take an hour: a few of them would take the threads that confine and end other replicas.
         thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         try:
@@ -305,7 +305,7 @@ class ProcessLauncher:
                 if pid:
                     handle.attach(pid, forked=True)
                 elif handle.stop_requested:
-                    fail("ended before it could start")
+                    fail("stopped before it started")
                 else:
                     handle.execute(command.argv, env, own_log)
             except OSError as error:

@@ -38,8 +38,8 @@ class Launch:
         """Return variables with their values. Raise PlatformError for one that was not set."""
         for variable, service, key in references:
             if key not in self.secrets:
-                reason = "its value was given at the start and this control process began later"
-                raise PlatformError(f"{variable} of {service}: {reason}; platformctl microservice start once more")
+                reason = "its value was set at the start, before this control process started"
+                raise PlatformError(f"{variable} of {service}: {reason}; run platformctl microservice start again")
         return {variable: self.secrets[key] for variable, _, key in references}
 
 

@@ -62,7 +62,7 @@ class Housekeeper:
             if not self._running:
                 return
             ticks += 1
-            with log_and_continue("a look at the memory of replicas"):
+            with log_and_continue("checking the memory of replicas"):
                 self._enforce_memory_limits()
             self._outputs.wake(b"")  # starts a writer in place of one that was killed
             if ticks % ROTATE_EVERY == 0:
@@ -134,7 +134,7 @@ class Supervisor:
         return self._launchers[name]
 
     async def _sweep(self, launcher: Launcher) -> None:
-        what = f"ending what {launcher.name} runs without a record"
+        what = f"stopping unrecorded replicas of {launcher.name}"
         with log_and_continue(what), suppress(PlatformError):  # of a daemon that does not answer
             await launcher.sweep(self._running)
 
@@ -144,7 +144,7 @@ class Supervisor:
         One that its launcher does not accept, such as after a start with another environment, is a failed start.
         """
         if launch.replica in self._running:
-            raise PlatformError(f"replica = {launch.replica} runs already; every start needs an id of its own")
+            raise PlatformError(f"replica = {launch.replica} is already running; every start needs a new id")
         self._launcher(launch.revision.target)
         running = self._register(_record(launch, self._home), launch)
         running.muted = True  # the caller gets the record as the return value
@@ -159,7 +159,7 @@ class Supervisor:
         running = self._find(replica_id)
         running.stop_requested = True
         if running.record.state == "waiting":
-            self._remove(running, Exit(), "ended before it could start")
+            self._remove(running, Exit(), "stopped before it started")
         else:
             running.drain(grace_s)
 
@@ -226,9 +226,9 @@ class Supervisor:
         running = self._find(replica_id)
         running.stop_requested = True
         if running.record.state == "waiting":
-            self._remove(running, Exit(), "ended before it could start")
+            self._remove(running, Exit(), "stopped before it started")
         else:
-            running.kill("killed when asked to")
+            running.kill("killed on request")
 
     def adopt(self, replicas: Sequence[Replica]) -> None:
         """Continue with the living ones of the stored replicas; kill processes without a record."""

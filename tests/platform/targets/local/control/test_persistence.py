@@ -53,7 +53,7 @@ def test_notes_wait_for_room_and_keep_their_order(disk: Disk, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         asyncio.run(play())
     assert [record.getMessage() for record in caplog.records] == [
-        "state.db: the disk is full; what happens meanwhile is written down afterwards"
+        "state.db: the disk is full; events are stored when the database is writable again"
     ]
 
 

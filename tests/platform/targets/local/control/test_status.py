@@ -48,7 +48,7 @@ def test_a_service_has_the_target_of_its_revisions_and_stays_there() -> None:
     assert (told(single()).target, told(running(on_docker)).target) == ("local", "docker")
     check_target(None, on_docker)
     check_target(running(on_docker), on_docker)
-    with pytest.raises(Conflict, match="default/iris runs on local, where it must be deleted first") as refused:
+    with pytest.raises(Conflict, match="default/iris runs on local, delete it there first") as refused:
         check_target(single(), on_docker)
     assert refused.value.hint == "platformctl delete iris --target local"
     ending = single()
@@ -157,7 +157,7 @@ def test_the_lower_bound_is_not_zero_where_a_request_cannot_wait_for_a_replica()
     job, container = (replace(revision(), target=target) for target in ("slurm", "docker"))
     check_bounds(service(workload(container)), {"minReplicas": 0})
     check_bounds(service(workload(job)), {"minReplicas": 1, "maxReplicas": 3})
-    with pytest.raises(UsageError, match="min is 0, but on slurm a request cannot wait for a replica"):
+    with pytest.raises(UsageError, match="min is 0, but slurm cannot queue requests at zero"):
         check_bounds(service(workload(job)), {"minReplicas": 0})
 
 

@@ -36,5 +36,5 @@ def test_one_answer_verifies_a_revision_and_five_errors_first_condemn_it(
 
 
 def test_the_reason_has_the_last_error() -> None:
-    assert failure_reason("iris-1", "") == "the first 5 answers of iris-1 were all 500"
-    assert failure_reason("iris-1", "KeyError: 'x'") == "the first 5 answers of iris-1 were all 500: KeyError: 'x'"
+    assert failure_reason("iris-1", "") == "the first 5 responses of iris-1 were all 500"
+    assert failure_reason("iris-1", "KeyError: 'x'") == "the first 5 responses of iris-1 were all 500: KeyError: 'x'"

@@ -165,7 +165,7 @@ def test_a_farewell_that_fails_is_told_and_said_again_and_holds_up_nobody(caplog
         assert stage.publisher.retiring == set()
 
     staged(case)
-    assert "the farewell of a failed" in caplog.text
+    assert "the removal of a failed" in caplog.text
 
 
 def test_a_table_that_cannot_be_made_is_made_again(caplog: pytest.LogCaptureFixture) -> None:

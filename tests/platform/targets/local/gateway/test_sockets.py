@@ -21,7 +21,7 @@ def test_the_gateways_port_becomes_no_services_own(held: ListenerSet) -> None:
     held.bind_shared([f"127.0.0.1:{port}/http"])
     for kind in ("http", "grpc"):
         own = f"127.0.0.1:{port}/{kind}"
-        assert held.bind([own]) == (f"{own}: port {port} is the gateway's",)
+        assert held.bind([own]) == (f"{own}: port {port} belongs to the gateway",)
 
 
 def test_the_gateways_port_stays_though_a_service_of_an_earlier_time_names_it_and_goes(held: ListenerSet) -> None:

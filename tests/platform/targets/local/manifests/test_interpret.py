@@ -254,8 +254,8 @@ def test_names_that_are_paths_of_the_gateway_are_refused() -> None:
     made = knative()
     made["metadata"] |= {"namespace": "api", "labels": {"pilotlight.dev/service": "v2"}}
     assert refusals(made) == [
-        "namespace = api, which is a path of the gateway itself; choose another",
-        "name = v2, which is a path of the gateway itself; choose another",
+        "namespace = api, which is a path of the gateway; choose another",
+        "name = v2, which is a path of the gateway; choose another",
     ]
 
 
@@ -308,5 +308,5 @@ def test_a_misspelt_annotation_about_access_is_refused_on_manifests_too(tmp_path
     workload = next(found for found in manifests if found["kind"] == "Service")
     metadata = workload["metadata"] if place == "object" else workload["spec"]["template"]["metadata"]
     metadata.setdefault("annotations", {})["pilotlight.dev/auth-token"] = "aa"
-    with pytest.raises(PlatformError, match=r"annotation pilotlight\.dev/auth-token is none of those"):
+    with pytest.raises(PlatformError, match=r"annotation pilotlight\.dev/auth-token is unknown"):
         check_access(interpret(manifests).access)

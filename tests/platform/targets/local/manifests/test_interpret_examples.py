@@ -20,7 +20,7 @@ RUN = {
     "llama-chat": ["raw"],
     "qwen-llm": ["raw", "raw"],
 }
-FOREIGN = "only our own predictor and engines (vLLM, SGLang, llama.cpp) run without containers"
+FOREIGN = "only the Pilotlight predictor and engines (vLLM, SGLang, llama.cpp) run without containers"
 REFUSED = {
     "deepseek-multi-node": ["LeaderWorkerSet deepseek-chat-engine: needs several nodes; use --target kubernetes"],
     "flowers-sklearn": ["image kserve/sklearnserver", FOREIGN],

@@ -47,10 +47,10 @@ def test_variables_come_from_everywhere_that_a_pod_could_get_them_from() -> None
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ({"secretKeyRef": {"name": "s", "key": "x"}}, "Secret s is not among the documents; add it to them, or write"),
-        ({"configMapKeyRef": {"name": "c", "key": "x"}}, "key x of ConfigMap c is not among the documents"),
-        ({"fieldRef": {"fieldPath": "spec.nodeX"}}, "spec.nodeX has no meaning without a pod; write a value"),
-        ({"resourceFieldRef": {"resource": "limits.cpu"}}, "resourceFieldRef has no meaning here; write a value"),
+        ({"secretKeyRef": {"name": "s", "key": "x"}}, "Secret s is not in the manifests; add it, or write"),
+        ({"configMapKeyRef": {"name": "c", "key": "x"}}, "key x of ConfigMap c is not in the manifests"),
+        ({"fieldRef": {"fieldPath": "spec.nodeX"}}, "spec.nodeX needs a pod; write a value"),
+        ({"resourceFieldRef": {"resource": "limits.cpu"}}, "resourceFieldRef is not supported here; write a value"),
     ],
 )
 def test_a_variable_without_a_value_is_named(source: Json, sentence: str) -> None:
@@ -81,7 +81,7 @@ def test_a_second_source_that_nothing_names_is_refused(tmp_path: Path) -> None:
     )
     del made["spec"]["predictor"]["model"]["storageUri"]
     (line,) = refusals(*rendered(tmp_path, made))
-    assert "s3://c is fetched into /mnt/c, which no variable names" in line
+    assert "s3://c is fetched into /mnt/c, which no variable refers to" in line
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_second_source_that_nothing_names_is_refused(tmp_path: Path) -> None:
             "is a volume claim, which this machine does not have; use a local",
         ),
         ({"csi": {"driver": "x"}}, "is a CSI volume, which this machine does not have"),
-        ({"secret": {"secretName": "x"}}, "files of a secret are not written to /mnt/x here; give the values as env"),
+        ({"secret": {"secretName": "x"}}, "files of a secret are not supported; use env"),
     ],
 )
 def test_a_volume_that_cannot_be_here_is_refused(volume: Json, sentence: str) -> None:
@@ -120,7 +120,8 @@ def test_only_our_own_image_and_those_of_engines_run(image: str, runs: bool) -> 
         return
     (line,) = refusals(made)
     assert line.startswith(
-        f"Deployment iris-engine: image {image}: only our own predictor and engines (vLLM, SGLang, llama.cpp) run "
+        f"Deployment iris-engine: image {image}: only the Pilotlight predictor and engines (vLLM, SGLang, llama.cpp)"
+        " run "
         "without containers; use --target docker, or platformctl render for a cluster"
     )
 
@@ -242,18 +243,18 @@ def test_isolation_of_a_model_is_read_and_such_a_model_does_not_park() -> None:
         (isolated(deployment(), "none"), "isolation = none: must be data or sandbox"),
         (
             on("docker", isolated(deployment())),
-            "of the target local are isolated by it, not those of docker",
+            "only processes of the target local, not of docker",
         ),
         (
             on("slurm", isolated(deployment())),
-            "of the target local are isolated by it, not those of slurm",
+            "only processes of the target local, not of slurm",
         ),
         (
             isolated(deployment({"command": ["python", "-m", "pilotlight.gateway", "route"]})),
             "this is a router",
         ),
         (isolated(deployment({"ports": [{"containerPort": 8080, "hostPort": 9000}]})), "remove hostPort"),
-        (isolated(deployment({"image": VLLM, "args": ["/m"]})), "only our predictor is isolated; use --target docker"),
+        (isolated(deployment({"image": VLLM, "args": ["/m"]})), "only the Pilotlight predictor; use --target docker"),
     ],
 )
 def test_isolation_that_would_have_no_effect_is_refused(made: Json, problem: str) -> None:
@@ -306,7 +307,7 @@ def test_a_port_of_the_machine_goes_to_the_only_replica_of_a_workload() -> None:
     pair["spec"]["replicas"] = 2
     for made in (deployment({"ports": ports}), pair):
         (line,) = refusals(on("docker", made))
-        assert "hostPort = 9100: replicas cannot share a port of the machine" in line
+        assert "hostPort = 9100: replicas cannot share a host port" in line
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_access_rules_are_refused_where_the_gateway_is_not_the_only_way_to_a_ser
     made = on("docker", deployment({"image": VLLM}))
     made["metadata"]["annotations"] = {"pilotlight.dev/rate-limit": "1/1s"}
     (line,) = refusals(made)
-    assert line.startswith("iris-engine: every user of its machine can connect to it without the gateway")
+    assert line.startswith("iris-engine: other users of its machine can bypass the gateway")
     assert "pilotlight.dev/rate-limit" in line
     made["spec"]["template"]["spec"]["containers"][0]["image"] = "pilotlight/predictor:0.1.0"
     assert interpret([made]).access == {"pilotlight.dev/rate-limit": "1/1s"}
@@ -400,7 +401,7 @@ def test_a_microservice_is_a_document(tmp_path: Path) -> None:
 )
 def test_a_shell_that_does_anything_but_start_our_predictor_is_refused(command: list[str]) -> None:
     text = "\n".join(refusals(deployment({"command": command})))
-    assert "only the image's own programs are run here" in text
+    assert "only the image's own programs are supported here" in text
     assert only(on("docker", deployment({"command": command}))).container.command == tuple(command)
 
 

@@ -65,7 +65,7 @@ def test_any_other_argument_that_would_show_a_key_is_refused() -> None:
     first = revision("iris-transformer-1", "iris-transformer", Fixed(1))
     shown = replace(first, container=container(args=("--repository=http://iris-predictor.default",)))
     predictor = workload(revision("iris-predictor-1", "iris-predictor", Fixed(1)), mode="raw")
-    message = r"^iris-transformer: argument --repository=\S+ names a component .* tell it by a variable"
+    message = r"^iris-transformer: argument --repository=\S+ contains the address of .* pass it in a variable"
     with pytest.raises(PlatformError, match=message):
         check(service(workload(shown, mode="raw"), predictor))
     told = replace(first, container=container(args=("--predictor_host", "iris-predictor.default")))
@@ -91,7 +91,7 @@ def test_a_component_behind_a_router_cannot_be_scaled_by_requests_that_nobody_co
     check(service(engine(Kpa())))
     by_requests = Hpa(1, 3, (Metric("requests", "requests", "AverageValue", 10),), ScalingRules(()), ScalingRules(()))
     for scaling in (Kpa(), by_requests, replace(by_cpu, min_replicas=0)):
-        with pytest.raises(PlatformError, match=r"^iris-engine: is scaled by requests, and a router"):
+        with pytest.raises(PlatformError, match=r"^iris-engine: is scaled by requests, but its router"):
             check(service(router, engine(scaling)))
 
 

@@ -89,7 +89,7 @@ def test_a_damaged_file_is_refused_with_the_way_back(tmp_path: Path, damage: str
     else:
         overwrite(path, 0, bytes(100))
     for open_it in (Store.open, count_services):
-        with pytest.raises(PlatformError, match=r"(is damaged|is no database of Pilotlight); .*restore FILE.*--forget"):
+        with pytest.raises(PlatformError, match=r"(is damaged|is not a Pilotlight database); .*restore FILE.*--forget"):
             open_it(path)
     with pytest.raises(PlatformError, match=r"damaged|no database"):
         back_up(path, tmp_path / "backup.db")
@@ -150,7 +150,7 @@ def test_what_is_no_backup_replaces_nothing(tmp_path: Path) -> None:
         newer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     newer.close()
     expected = {
-        "text.db": "is no database of Pilotlight; use another backup", "other.db": "holds no state of the platform",
+        "text.db": "is not a Pilotlight database; use another backup", "other.db": "is not a platform backup",
         "newer.db": "was written by a newer Pilotlight", "missing.db": "No such file",
     }  # fmt: skip
     for name, problem in expected.items():

@@ -83,8 +83,8 @@ def test_the_same_deploy_again_changes_nothing(store: Store) -> None:
     ("present", "expected", "sentence"),
     [
         (2, 1, "default/iris was changed by another deploy (generation 2, yours started from 1); run it again"),
-        (1, 0, "default/iris was changed by another deploy (generation 1, yours started when there was none); run"),
-        (0, 3, "default/iris was deleted meanwhile (yours started from 3); run it again"),
+        (1, 0, "default/iris was changed by another deploy (generation 1, yours started before the first deploy); run"),
+        (0, 3, "default/iris was deleted in the meantime (yours started from 3); run it again"),
     ],
 )
 def test_a_plan_from_an_older_state_is_refused(store: Store, present: int, expected: int, sentence: str) -> None:

@@ -135,7 +135,7 @@ def test_a_file_that_somebody_holds_is_named_and_waited_for_no_longer_than_momen
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(PlatformError) as raised:
             store.save_replica("a", {})
-        assert str(raised.value) == f"{path}: another program holds it; end that program, then run it again"
+        assert str(raised.value) == f"{path}: another program holds it; stop that program and retry"
         other.execute("ROLLBACK")
         store.save_replica("a", {"there": True})
         assert store.replicas() == [{"there": True}]
@@ -173,7 +173,7 @@ def test_a_file_of_a_newer_program_is_refused_untouched(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     path.write_text("hello, " * 1000)
-    with pytest.raises(PlatformError, match="is no database of Pilotlight; restore a backup: platformctl restore FILE"):
+    with pytest.raises(PlatformError, match="is not a Pilotlight database; restore a backup: platformctl restore FILE"):
         Store.open(path)
     assert path.read_text().startswith("hello")
 

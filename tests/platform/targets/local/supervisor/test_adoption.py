@@ -163,9 +163,9 @@ def test_an_end_that_nobody_saw_is_told_as_the_shim_noted_it(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("stranger", "reason", "crashed"),
     [
-        ({"start_ticks": 1}, "ended while nobody watched; its exit status is unknown", True),
+        ({"start_ticks": 1}, "exited while the control process was down; exit status unknown", True),
         ({"boot_id": "another"}, "the machine was restarted", False),
-        ({"pid": 0}, "the control process ended before this had started", False),
+        ({"pid": 0}, "the control process exited before this started", False),
     ],
 )
 def test_a_number_that_another_process_has_is_left_alone(

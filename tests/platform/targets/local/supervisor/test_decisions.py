@@ -87,8 +87,8 @@ def test_who_holds_the_gpus_is_told_to_those_who_wait() -> None:
 
 
 def test_more_gpus_than_the_machine_has_are_never_waited_for_in_silence() -> None:
-    assert allocate([Device(0)], {}, 2) == ((), "needs 2 GPUs, and this machine has 1")
-    assert allocate([], {}, 1) == ((), "needs 1 GPU, and this machine shows none")
+    assert allocate([Device(0)], {}, 2) == ((), "needs 2 GPUs, but this machine has 1")
+    assert allocate([], {}, 1) == ((), "needs 1 GPU, but this machine has none")
 
 
 def test_a_gpu_is_free_again_when_its_holder_ends() -> None:
@@ -116,7 +116,7 @@ def test_the_stacks_of_a_model_that_holds_the_gil_become_one_sentence() -> None:
     ]
     error = last_error(['{"level":"INFO","message":"ready"}', *stacks])
     assert error == (
-        "an execution has not ended in time and holds the GIL; the process is given up: "
+        "an execution has not finished in time and holds the GIL; the process exits: "
         'File "/models/slow/model.py", line 17 in predict'
     )
 

@@ -58,7 +58,7 @@ def test_a_model_of_a_store_is_fetched_before_the_start(environ: dict[str, str])
 @pytest.mark.parametrize(
     ("image", "problem"),
     [
-        ("example/server", "without containers only our predictor and engines run"),
+        ("example/server", "only the Pilotlight predictor and engines run without containers"),
         ("ggml-org/llama.cpp", "llama.cpp is not installed on this machine; pip install"),
     ],
 )

@@ -31,7 +31,7 @@ def test_who_waits_can_be_told_to_stop(tmp_path: Path) -> None:
     async def play() -> None:
         async with Stage(tmp_path, devices=list) as stage:
             waiting = stage.supervisor.launch(launch(gpus=1))
-            assert waiting.reason == "needs 1 GPU, and this machine shows none"
+            assert waiting.reason == "needs 1 GPU, but this machine has none"
             stage.supervisor.drain(waiting.id, 5)
             assert (await stage.until("exited")).crashed is False
             assert not stage.supervisor.replicas()

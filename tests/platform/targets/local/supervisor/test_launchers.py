@@ -162,7 +162,7 @@ def test_a_pending_replica_is_cancelled_in_its_queue(tmp_path: Path) -> None:
             stage.supervisor.kill("iris-2")
             assert killed.calls == ["kill"]
             killed.observer.on_exited(Ended())
-            assert (stage.told[-1].reason, stage.told[-1].crashed) == ("killed when asked to", False)
+            assert (stage.told[-1].reason, stage.told[-1].crashed) == ("killed on request", False)
 
     asyncio.run(play())
 
@@ -235,7 +235,7 @@ def test_what_runs_in_the_queue_is_adopted_and_the_rest_is_reported_or_swept(tmp
             stage.supervisor.adopt([queued, serving, gone, never])
             assert {each.id: (each.reason, each.crashed) for each in stage.told} == {
                 "gone": ("NODE_FAIL", False),
-                "never": ("the control process ended before this had started", False),
+                "never": ("the control process exited before this started", False),
             }
             await stage.until("ready", "serving")
             assert stage.queue is not None

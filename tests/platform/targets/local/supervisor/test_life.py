@@ -130,7 +130,7 @@ def test_what_a_replica_leaves_running_ends_with_it(tmp_path: Path) -> None:
             None,
         ),
         ("echo Traceback; echo ValueError: x; exit 1", "exit code 1: ValueError: x", None),
-        ("exit 0", "ended though it should serve", None),
+        ("exit 0", "exited unexpectedly", None),
     ],
 )
 def test_the_reason_of_a_crash_is_told(tmp_path: Path, script: str, reason: str, number: int | None) -> None:
@@ -305,8 +305,8 @@ def test_a_replica_whose_secret_nobody_has_set_says_so(tmp_path: Path) -> None:
             stage.supervisor.launch(launch(secret_env=(("HF_TOKEN", "iris", "token"),)))
             ended = await stage.until("exited")
             assert ended.reason == (
-                "could not be started: HF_TOKEN of iris: its value was given at the start and this control process "
-                "began later; platformctl microservice start once more"
+                "could not be started: HF_TOKEN of iris: its value was set at the start, before this control process "
+                "started; run platformctl microservice start again"
             )
 
     asyncio.run(play())

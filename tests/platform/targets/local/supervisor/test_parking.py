@@ -83,7 +83,7 @@ def test_a_replica_whose_model_cannot_park_is_ended_and_says_why(tmp_path: Path)
             stage.supervisor.park("one-1")
             ended = await last(stage, "one-1", "exited")
             assert not ended.crashed
-            assert ended.unparkable.startswith("'one' cannot be parked: as the python backend loaded it, it cannot")
+            assert ended.unparkable.startswith("'one' cannot be parked: the python backend cannot park it")
 
     asyncio.run(play())
 
@@ -95,7 +95,7 @@ def test_nobody_else_may_park_a_replica(tmp_path: Path) -> None:
             await stage.start(order(tmp_path, "one-1", "one", gpus=0))
             stage.home.token.write_text("another")
             stage.supervisor.park("one-1")
-            assert "needs the admin token" in (await last(stage, "one-1", "exited")).unparkable
+            assert "requires the admin token" in (await last(stage, "one-1", "exited")).unparkable
 
     asyncio.run(play())
 

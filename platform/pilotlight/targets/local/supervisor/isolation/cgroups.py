@@ -202,7 +202,7 @@ class Limits:
                 os.setpriority(os.PRIO_PROCESS, pid, NICE)
             if not self._warned:
                 self._warned = True
-                LOG.warning("CPU limits are not enforced here: no control group is ours; replicas run at nice %d", NICE)
+                LOG.warning("CPU limits are not enforced: no writable cgroup; replicas run at nice %d", NICE)
 
     def finish(self, replica: str) -> bool:
         """Remove the replica's group; return whether the kernel killed it for its memory."""

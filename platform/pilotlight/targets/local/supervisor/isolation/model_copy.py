@@ -45,8 +45,8 @@ def copy_model(model: Path, folder: Path, *, links_out: bool) -> Path:
                     if S_ISREG(os.lstat(name, dir_fd=siblings).st_mode):
                         _copy(name, siblings, folder / name, copied)
     except OSError as error:
-        message = f"model_path = {model}, cannot be copied for its start: {error.strerror}"
-        raise UsageError(message, "name regular files by a path without links, and leave room for a copy") from None
+        message = f"model_path = {model}, cannot be copied for the start: {error.strerror}"
+        raise UsageError(message, "use regular files without links, and leave disk space for a copy") from None
     if not links_out:
         check_links(target)
     return target
@@ -57,7 +57,7 @@ def check_links(model: Path) -> None:
     for path in islice(model.rglob("*"), MAX_FILES):
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(model)):
             name = path.relative_to(model.parent)
-            raise UsageError(f"artifact: {name} is a link that leads out of the model's folder", "copy the file there")
+            raise UsageError(f"artifact: {name} is a link out of the model's folder", "copy the file there")
 
 
 def _copy(name: str, parent: int | None, target: Path, copied: Iterator[int], depth: int = 0) -> None:
@@ -78,7 +78,7 @@ def _copy(name: str, parent: int | None, target: Path, copied: Iterator[int], de
             with open(source, "rb", 0, closefd=False) as original, target.open("xb") as copy:
                 clone(original, copy, status.st_size)
         else:
-            raise OSError(errno.EINVAL, f"{name} is no file of at most {free - spare:,} bytes, which the disk can take")
+            raise OSError(errno.EINVAL, f"{name} is not a file of at most {free - spare:,} bytes, the free disk space")
         target.chmod(status.st_mode & 0o777 | (0o700 if target.is_dir() else 0o600))
     finally:
         os.close(source)

@@ -101,9 +101,7 @@ def plan(
     """
     sandbox = detect()
     if not sandbox.kind:
-        message = (
-            f"models of an org that may run code need a sandbox, which this machine does not have: {sandbox.reason}"
-        )
+        message = f"models of an org that may run code need a sandbox, which is not available: {sandbox.reason}"
         raise PlatformError(message, "serve it by docker or kubernetes, or convert it to ONNX")
     memory, cpus, processes = (_number(name, environ) for name in DEFAULTS)
     own = [model] if model[0].startswith("/") else []
@@ -114,7 +112,7 @@ def plan(
     for source, _ in read_only:
         if home.root.is_relative_to(source):
             raise PlatformError(
-                f"a sandbox would see {home.root}, which lies in {source}", "set PILOTLIGHT_HOME elsewhere"
+                f"a sandbox would see {home.root}, which lies in {source}", "set PILOTLIGHT_HOME to another folder"
             )
     devices = [path for pattern in (*DEVICES, *GPU_DEVICES) for path in sorted(Path("/dev").glob(pattern))]
     return Plan(

@@ -112,7 +112,7 @@ def _run(plan: Plan, bounds: dict[int, int]) -> NoReturn:
         scope()
         os.execv(plan.command[0], plan.command)  # noqa: S606
     except OSError as error:
-        os.write(2, f"the sandbox cannot be made: {error}\n".encode())
+        os.write(2, f"the sandbox cannot be created: {error}\n".encode())
     os._exit(126)
 
 

@@ -154,7 +154,7 @@ def test_code_of_a_model_that_is_data_is_not_run(folder: Path) -> None:
             stage.supervisor.launch(launch(args=("--model-path", str(model), "--model-code"), isolation="data"))
             await eventually_async(lambda: any(told.state == "exited" for told in stage.told))
             ended = stage.told[-1]
-            assert "which can run code of its own" in ended.reason
+            assert "which can run code" in ended.reason
             assert not [line for line in lines(ended.log) if "SEEN" in line]
             assert leftovers(stage.home, ended) == []
 
@@ -217,7 +217,7 @@ def test_one_whose_copy_was_being_made_is_started_anew(folder: Path) -> None:
             record = Replica("iris-1", "default", "iris", "iris-predictor", "iris-1", checks, state="pending")
             stage.supervisor.adopt([record])
             (ended,) = stage.told
-            assert ended.reason == "the control process ended before this had started"
+            assert ended.reason == "the control process exited before this started"
             assert not ended.crashed
             await eventually_async(lambda: not copied.exists())
 
@@ -241,7 +241,7 @@ def test_a_stop_while_the_model_is_copied_leaves_nothing(folder: Path, monkeypat
             stage.supervisor.drain(record.id, 30)
             go.set()
             ended = await stage.until("exited")
-            assert (ended.reason, ended.pid, ended.crashed) == ("ended before it could start", 0, False)
+            assert (ended.reason, ended.pid, ended.crashed) == ("stopped before it started", 0, False)
             assert leftovers(stage.home, ended) == []
 
     asyncio.run(play())
@@ -254,7 +254,7 @@ def test_a_model_that_is_a_link_is_not_started(folder: Path) -> None:
         async with Stage(folder) as stage:
             record = stage.supervisor.launch(launch(env={MODEL: str(folder / "model.onnx")}, isolation="data"))
             await eventually_async(lambda: any(told.state == "exited" for told in stage.told))
-            assert "cannot be copied for its start" in stage.told[-1].reason
+            assert "cannot be copied for the start" in stage.told[-1].reason
             assert leftovers(stage.home, record) == []
 
     asyncio.run(play())

@@ -132,7 +132,7 @@ def test_a_home_that_another_user_has_prepared_is_refused(platform: Platform) ->
     (planted / "token").write_text("his token")
     (planted / "token").chmod(0o666)
     os.chown(planted, NOBODY, NOBODY)
-    for mode, owner, sentence in ((0o777, NOBODY, "belongs to uid 65534"), (0o777, 0, "can be written by other users")):
+    for mode, owner, sentence in ((0o777, NOBODY, "belongs to uid 65534"), (0o777, 0, "is writable by other users")):
         os.chown(planted, owner, owner)
         planted.chmod(mode)
         for command in (

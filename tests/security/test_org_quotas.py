@@ -111,7 +111,7 @@ def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
 def test_an_orgs_key_is_no_shell_on_the_host(attack: Attack) -> None:
     mark, at = attack.spy("evil"), attack.experiment()
     parent = attack.train(at, "spy")
-    sentence = "can run code of its own, which models of org evil may not do on this machine"
+    sentence = "can run code, which is not allowed for org evil on this machine"
     attack.refused(sentence, "POST", f"{at}/inference_microservice/start", parent)
     (attack.roots / "evil/in").mkdir()
     batch = {**parent, "inputs": "in", "outputs": "out"}
@@ -151,20 +151,18 @@ def test_links_lead_to_no_other_orgs_folder(attack: Attack) -> None:
     (acme / "m/model.onnx").write_bytes(IRIS.read_bytes())
     (evil / "link").symlink_to(acme)
     at = attack.experiment()
-    attack.refused("leads out of the workspace", "POST", f"{at}/jobs", {"artifact": "link/m"})
-    attack.refused(
-        "that the operator has opened for evil", "POST", "/orgs/evil/workspaces", {"uri": str(evil / "link")}
-    )
+    attack.refused("is outside of the workspace", "POST", f"{at}/jobs", {"artifact": "link/m"})
+    attack.refused("that the operator allows for evil", "POST", "/orgs/evil/workspaces", {"uri": str(evil / "link")})
     (evil / "linked/model.onnx").symlink_to(acme / "m/model.onnx")
     start = f"{at}/inference_microservice/start"
     attack.refused("leads out of the model's folder", "POST", start, attack.train(at, "linked"))
     later = attack.train(at, "mine")
     (evil / "mine").rmdir()
     (evil / "mine").symlink_to(acme / "m")  # after it was registered
-    attack.refused("leads out of the workspace", "POST", start, later)
+    attack.refused("is outside of the workspace", "POST", start, later)
     batch = {**attack.train(at, "linked/none.onnx"), "inputs": "inputs", "outputs": "out"}
     for change in ({"inputs": "link/m"}, {"outputs": "link/out"}, {"labels": "link/labels.json"}):
-        attack.refused("leads out of the workspace", "POST", f"{at}/batch_inference/start", {**batch, **change})
+        attack.refused("is outside of the workspace", "POST", f"{at}/batch_inference/start", {**batch, **change})
     whole = attack.experiment(folder="inputs")
     (evil / "inputs").rmdir()
     (evil / "inputs").symlink_to(acme)  # the workspace itself
@@ -180,14 +178,14 @@ def test_one_org_does_not_fill_the_control_process(attack: Attack) -> None:
     attack.refused("length <= 4096", "POST", path, {"uri": "s3://bucket/" + "a" * 4096})
     statuses = [attack.ask("POST", path, {**space, "name": "a" * 253}).status for _ in range(MOST + 1)]
     assert set(statuses) == {201, 409}
-    attack.refused("which is the most that it may", "POST", path, space, status=409)
+    attack.refused("its limit", "POST", path, space, status=409)
     assert attack.ask("POST", "/orgs/acme/workspaces", space, "acme").status == 201  # others still may
     first = attack.ok("GET", path)
     rest = attack.ok("GET", f"{path}?after={first['next']}")
     assert (len(first["workspaces"]), len(rest["workspaces"])) == (100, MOST - 100)
     assert "next" not in rest
     assert not {each["id"] for each in first["workspaces"]} & {each["id"] for each in rest["workspaces"]}
-    attack.refused("has no such workspace by now", "GET", f"{path}?after=gone", status=404)
+    attack.refused("has no such workspace any more", "GET", f"{path}?after=gone", status=404)
 
 
 def test_a_body_that_is_no_utf_8_is_the_clients_mistake(attack: Attack) -> None:

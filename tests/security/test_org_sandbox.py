@@ -210,7 +210,7 @@ def test_a_link_in_place_of_the_checked_model_is_not_followed(tmp_path: Path, li
     plan = sandbox_launcher.Plan(("/bin/true",), sandbox.FIRST_UID, (*sandbox._visible(), (model, model)))
     done = subprocess.run(sandbox.command(plan), capture_output=True, text=True, timeout=60)
     assert done.returncode == 126
-    assert f"the sandbox cannot be made: [Errno 40] Too many levels of symbolic links: '{model}'" in done.stderr
+    assert f"the sandbox cannot be created: [Errno 40] Too many levels of symbolic links: '{model}'" in done.stderr
 
 
 def _command(pid: str) -> bytes:

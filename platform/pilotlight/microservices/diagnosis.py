@@ -148,9 +148,9 @@ def _long_load(evidence: Evidence) -> Iterator[Advice]:
 def _cannot_stop(evidence: Evidence) -> Iterator[Advice]:
     if evidence.phase_s < STUCK_STOP_S and not evidence.errors:
         return
-    pending = f": {', '.join(evidence.operations)} still goes on" if evidence.operations else ""
+    pending = f": {', '.join(evidence.operations)} is still running" if evidence.operations else ""
     why = f"; {evidence.errors[0]}" if evidence.errors else ""
-    steps = "wait for what goes on and stop it once more" if pending else "stop it once more"
+    steps = "wait for the running operations and stop it again" if pending else "stop it again"
     if evidence.platform and evidence.platform.pod_name:
         steps += f"; kubectl get statefulsets,pods shows what holds {evidence.platform.pod_name}"
     yield _advice("cannot_stop", evidence, seconds=evidence.phase_s, pending=pending, why=why, steps=steps)

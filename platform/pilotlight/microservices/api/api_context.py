@@ -137,7 +137,7 @@ class ApiContext:
             if unfinished:
                 self.operations.restore(lambda record: start_request_for(self.store, self.settings, record))
         except PlatformError as error:
-            log.warning("microservices are not served here: %s", error)
+            log.warning("the microservices API is off: %s", error)
 
     async def close(self) -> None:
         await self._opened.aclose()
@@ -148,8 +148,8 @@ def _acquire_lock(home: Home) -> IO[bytes]:
     file = try_lock(home.root / LOCK)
     if file is None:
         raise Conflict(
-            f"another process serves the microservices of {home.root}",
-            "ask that one, such as the embedded platform's own API, or set PILOTLIGHT_HOME",
+            f"another process already serves the microservices of {home.root}",
+            "use that one, such as the API of the embedded platform, or set PILOTLIGHT_HOME",
         )
     return file
 

@@ -63,7 +63,7 @@ async def start(request: web.Request) -> web.Response:
 async def _batch(context: ApiContext, record: JobRecord, parent: JobRecord, body: StartBatch) -> Batch:
     experiment = context.store.experiment(record.org, record.experiment)
     if not experiment.workspace:
-        raise UsageError(f"experiment {experiment.id} has no workspace, where inputs are read and results are written")
+        raise UsageError(f"experiment {experiment.id} has no workspace for inputs and results")
     stored = context.store.workspace(record.org, experiment.workspace)
     workspace, owner = stored.storage, "" if stored.by_operator else record.org
     if owner:
@@ -86,7 +86,7 @@ def _handler(operation: Operation) -> Handler:
         context = request.app[CONTEXT]
         record = org_resources.get_job(context.store, *job_path(request))
         if record.kind != "batch":
-            raise NotFound(f"job {record.id} is of the kind {record.kind}, not of one-time inference")
+            raise NotFound(f"job {record.id} is of kind {record.kind}, not one-time inference")
         progress = await asyncio.to_thread(operation, context.home, record.id, context.environ)
         if STATUSES[progress.state] != record.status:
             changes = {"status": STATUSES[progress.state], "message": progress.message}

@@ -152,8 +152,8 @@ async def observe(context: ApiContext, record: JobRecord) -> Health:
         health = responses.assess(record, None, None)
         if health.phase == "initializing":
             health = replace(health, phase="not_ready", pod_status="Unknown")
-        advice = error.hint or "ask again; whoever runs the platform sees why it does not answer"
-        unreachable = Advice("platform_unreachable", f"its platform cannot be asked: {error}", advice)
+        advice = error.hint or "retry; the operator of the platform can see the cause"
+        unreachable = Advice("platform_unreachable", f"its platform cannot be reached: {error}", advice)
         return replace(health, diagnosis=(unreachable,))
     server = None
     if record.entry is not None and status is not None and status.state == "running":
@@ -277,7 +277,7 @@ def _rejected(context: ApiContext, record: JobRecord, error: PlatformError) -> A
 
 def _failed(record: JobRecord, error: Exception) -> ApiResponse:
     """Return 503, also where the model's response cannot be parsed."""
-    reason = str(error) if isinstance(error, PlatformError) else "the model answered what this API cannot read"
+    reason = str(error) if isinstance(error, PlatformError) else "the model returned an unreadable response"
     return ApiResponse(503, responses.Failed(record.id, f"Inference failed: {reason}"))
 
 

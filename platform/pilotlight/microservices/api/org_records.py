@@ -46,7 +46,7 @@ async def login(request: web.Request) -> web.Response:
     async with context.hash_slots:  # slow, so in a thread and a few at a time
         fits = await asyncio.to_thread(api_keys.verify, stored, body.ngc_key)
     if not fits:
-        raise Unauthorized("ngc_key or ngc_org_name is wrong", "platformctl api key create ORG makes a key")
+        raise Unauthorized("ngc_key or ngc_org_name is wrong", "create a key: platformctl api key create ORG")
     for key, _ in keys:
         context.logins.refund(key)
     token, expires_at = api_keys.issue(context.store, body.ngc_org_name, stored.id, time.time())
@@ -73,7 +73,7 @@ async def require_member(request: web.Request) -> None:
     if not is_admin(request) and await _org_of(request) != org:
         raise NotFound(f"no org {org} for this token")
     if not ORG.fullmatch(org):
-        raise NotFound(f"{org} is no name of an org")
+        raise NotFound(f"{org} is not an org name")
     request.app[CONTEXT].refresh()
 
 
@@ -86,7 +86,7 @@ async def _org_of(request: web.Request) -> str:
         if org is None and context.oidc is not None and token.count(".") == 2:
             org = await context.oidc.org_of(token, time.monotonic())
     if org is None:
-        raise Unauthorized("the bearer token is missing, wrong or has ended", "POST /api/v1/login gives one")
+        raise Unauthorized("the bearer token is missing, wrong or expired", "get one with POST /api/v1/login")
     return org
 
 

@@ -79,7 +79,7 @@ def request(
         try:
             text = content.decode()
         except UnicodeDecodeError:
-            raise UsageError(f"{name} is no text in UTF-8") from None
+            raise UsageError(f"{name} is not UTF-8 text") from None
         return Request(validate(schema, {**parameters, schema.parameter_with_role("text"): text}))
     try:
         media = checked_media(name.rpartition("/")[2], content, limits)
@@ -113,7 +113,7 @@ class Files:
         if not listed:
             raise UsageError(f"inputs = {self._batch.inputs}: there is no file in {self._inputs.uri}; check its name")
         if not self.names:
-            raise UsageError(f"inputs = {self._batch.inputs}: there is no file in it that this model takes")
+            raise UsageError(f"inputs = {self._batch.inputs}: it has no file that this model accepts")
         done = set[str]()
         if self._spool.exists():  # results in the outputs of a new job are not its own
             results = (name for name in self._outputs.names() if name.startswith(FILES) and name.endswith(".json"))
@@ -143,7 +143,7 @@ class Files:
     def failure_summary(self) -> str:
         """Message of a finished job, empty without failures."""
         where, failed = f"{self._batch.outputs.rstrip('/')}/{RESULTS}", self.failed
-        return f"{failed} of {len(self.names)} files failed; `error` in {where} says why" if failed else ""
+        return f"{failed} of {len(self.names)} files failed; `error` in {where} has the reason" if failed else ""
 
     def left(self) -> list[str]:
         return [name for name in self.names if name not in self._statuses]

@@ -21,7 +21,7 @@ from pilotlight.microservices.jobs.target_service import TargetService
 from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
 
-KILLED: Final = "the job's process ended before it was done; resume it to go on with what is left"
+KILLED: Final = "the job's process exited before it was done; resume it to process the remaining files"
 
 
 def start(home: Home, batch: Batch, environ: Mapping[str, str]) -> Progress:
@@ -73,9 +73,9 @@ def resume(home: Home, job_id: str, environ: Mapping[str, str]) -> Progress:
         if progress.state == "done":
             return progress
         if progress.state not in FINAL:
-            raise Conflict(f"batch job {job_id} is under way already")
+            raise Conflict(f"batch job {job_id} is already running")
         if error := _clean_up(folder, environ):
-            raise PlatformError(error, "end it on its platform, then resume the job")
+            raise PlatformError(error, "stop it on its platform, then resume the job")
         folder.cancel(False)
         return _run(folder, environ)
 
@@ -97,7 +97,7 @@ def _run(folder: JobFolder, environ: Mapping[str, str]) -> Progress:
     except OSError as error:
         message = f"its process cannot be started: {error}"
         folder.save_progress(replace(progress, state="failed", message=message))
-        raise PlatformError(f"batch job {folder.folder.name}: {message}", "resume it once that is mended") from None
+        raise PlatformError(f"batch job {folder.folder.name}: {message}", "resume it once that is fixed") from None
     folder.save_runner(pid)
     return progress
 
@@ -110,6 +110,6 @@ def _clean_up(folder: JobFolder, environ: Mapping[str, str]) -> str:
     try:
         TargetService(entry.platform, environ).stop(folder.folder.name, entry)
     except PlatformError as error:
-        return f"its model could not be ended: {error}"
+        return f"its model could not be stopped: {error}"
     folder.save_entry(None)
     return ""

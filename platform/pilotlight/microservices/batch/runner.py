@@ -64,7 +64,7 @@ class Runner:
             self._finish("failed", self._diagnose(error))
         except Exception:
             log.exception("batch job %s failed", self._batch.id)
-            self._finish("failed", f"an error of ours; {self._job_folder.log} has the details")
+            self._finish("failed", f"an internal error; see {self._job_folder.log}")
         return self._progress
 
     def _finish(self, state: State, message: str) -> None:
@@ -217,7 +217,7 @@ def main(folder: JobFolder, environ: Mapping[str, str] = os.environ) -> int:
 
 def _interrupt(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the cleanup
-    raise Interrupted("its process was told to end; start it again to go on")
+    raise Interrupted("its process was stopped; start it again to continue")
 
 
 def check(batch: Batch) -> None:

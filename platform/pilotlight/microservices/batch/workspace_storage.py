@@ -66,16 +66,16 @@ def check_exists(inputs: str, workspace: Workspace) -> None:
     if "://" in base:
         return
     if not Path(base).is_dir():
-        raise UsageError(f"workspace = {base}: there is no such folder; check its name, or make it")
+        raise UsageError(f"workspace = {base}: no such folder; check its name, or create it")
     if not (Path(base) / relative(inputs, base)).is_dir():
         raise UsageError(f"inputs = {inputs}: there is no such folder in the workspace {base}; check its name")
 
 
 def _locate(base: Path, inside: str) -> Path:
-    """Return the folder without links. Raise where a link leads out of the workspace."""
+    """Return the folder without links. Raise where a link is outside of the workspace."""
     path = (base / inside).resolve()
     if not path.is_relative_to(base):
-        raise UsageError(f"{inside} leads out of the workspace {base} by a link")
+        raise UsageError(f"{inside} is a link that leaves the workspace {base}")
     return path
 
 
@@ -100,7 +100,7 @@ class LocalFolder:
 
     def read(self, name: str) -> bytes:
         if not (self._path / name).is_file():
-            raise NotFound(f"{self._path / name} is not there")
+            raise NotFound(f"{self._path / name} does not exist")
         limits = Limits(roots=(str(self._base),), bytes=self._limits.bytes, total_bytes=self._limits.total_bytes)
         budget = ssrf_safe_client.FetchBudget(limits, monotonic())
         try:
@@ -112,7 +112,7 @@ class LocalFolder:
         path = self._path / name
         try:
             if not path.parent.resolve().is_relative_to(self._base):
-                raise PlatformError(f"{path} leads out of the workspace")
+                raise PlatformError(f"{path} is outside of the workspace")
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content, mode=0o666, durable=True)
         except OSError as error:
@@ -190,7 +190,7 @@ class BucketFolder:
                 message = "access was refused; check the workspace's credentials"
                 raise PlatformError(f"{self.uri}: {message}") from error
             if status == "404" or isinstance(error, FileNotFoundError):
-                raise NotFound(f"{self.uri}: the bucket is not there; check its name and the endpoint") from error
+                raise NotFound(f"{self.uri}: the bucket does not exist; check its name and the endpoint") from error
             message = "no connection (the store cannot be reached); check the workspace's endpoint"
             raise PlatformError(f"{self.uri}: {message}") from error
 

@@ -70,7 +70,7 @@ def classify(response: ChatResponse) -> Verdict:
         return Verdict("again", message or "the model is loading", kind)
     if response.status == 503 and kind not in GIVE_UP:
         return Verdict("again", message or "the model is not ready", kind or "model_not_ready")
-    return Verdict("failed", message or f"it answered {response.status}", kind)
+    return Verdict("failed", message or f"it returned {response.status}", kind)
 
 
 def _error(document: Any) -> Mapping[str, Any]:
@@ -112,10 +112,10 @@ def send_chat(
 
 
 def _not_listening_reason(status: PlatformStatus) -> str:
-    """Return why it does not listen yet. Raise where it has ended."""
+    """Return why it is not listening yet. Raise where it has ended."""
     if status.state in ENDED:
         reason = f": {status.reason}" if status.reason else ""
-        raise PlatformError(f"it does not run any more, it is {status.state}{reason}", LOGS) from None
+        raise PlatformError(f"it is no longer running, it is {status.state}{reason}", LOGS) from None
     return status.reason or "it is not listening yet"
 
 
@@ -138,10 +138,10 @@ def to_error(status: int, verdict: Verdict) -> PlatformError:
     """Return the error of a failed request, with a hint."""
     message = f"{verdict.type}: {verdict.message}" if verdict.type else verdict.message
     if status == 503:
-        return PlatformError(f"it will not become ready: {message}", f"{LOGS} says more")
+        return PlatformError(f"it will not become ready: {message}", f"see {LOGS}")
     if 400 <= status < 500:
         return UsageError(f"{REFUSED}{status}: {message}", "change the request")
-    return PlatformError(f"the inference failed with {status}: {message}", f"{LOGS} says more")
+    return PlatformError(f"the inference failed with {status}: {message}", f"see {LOGS}")
 
 
 def post(path: str, url: str, body: Mapping[str, Any], timeout: float) -> ChatResponse:
@@ -168,11 +168,11 @@ def _exchange(method: str, url: str, path: str, body: str, timeout: float) -> Ch
                 raise ConnectionError(str(error)) from error
             response = http.request(method, path, body.encode())
     except TimeoutError:
-        raise TimedOut(f"no answer within {timeout:g} s", "give it longer: --timeout SECONDS") from None
+        raise TimedOut(f"no response within {timeout:g} s", "raise the timeout: --timeout SECONDS") from None
     except ConnectionError:
         raise
     except FAILURES as error:
-        raise PlatformError(f"the connection to {http.address} broke: {error!r}") from error
+        raise PlatformError(f"the connection to {http.address} was lost: {error!r}") from error
     return ChatResponse(response.status, response.headers, parse_body(response.body), response.seconds)
 
 
@@ -192,11 +192,11 @@ def call(
         with HttpClient(url, timeout, JSON, MAX_BYTES) as http:
             response = http.request(method, path, body, headers)
     except TimeoutError:
-        raise InferenceFailed(f"the microservice did not answer within {timeout:g} s") from None
+        raise InferenceFailed(f"the microservice did not respond within {timeout:g} s") from None
     except FAILURES as error:
         raise InferenceFailed(f"the microservice cannot be reached ({type(error).__name__})") from error
     if response.status != 200:
         document = parse_body(response.body)
         message = _error(document).get("message") if isinstance(document, dict) and "error" in document else ""
-        raise InferenceFailed(str(message or f"the microservice answered {response.status}"), response.status)
+        raise InferenceFailed(str(message or f"the microservice returned {response.status}"), response.status)
     return response

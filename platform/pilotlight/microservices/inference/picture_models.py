@@ -122,7 +122,7 @@ class ImageModel:
         needed = [each for each in metadata["inputs"] if not each.get("optional")]
         if len(needed) != 1:
             names = ", ".join(each["name"] for each in needed)
-            message = f"the model needs {len(needed)} inputs ({names}), and pictures can be put to one"
+            message = f"the model needs {len(needed)} inputs ({names}), but only one input can be an image"
             raise InferenceFailed(message, 400)
         shape = tuple(int(each) for each in needed[0]["shape"])
         self._input = InputSpec(needed[0]["name"], needed[0]["datatype"], shape)

@@ -87,5 +87,5 @@ def model(url: str, timeout: float) -> str:
     """Return the name of the one model that a microservice serves."""
     names = decode_json(call(url, "GET", "/v2/models", b"", timeout).body)["models"]
     if not names:
-        raise InferenceFailed("the microservice serves no model yet", 503)
+        raise InferenceFailed("the microservice has no model yet", 503)
     return quote(str(names[0]), safe="")

@@ -26,9 +26,9 @@ def read_state(text: str, name: str, tail: tuple[str, ...] = ()) -> PlatformStat
         return PlatformStatus(_STATES[word], name, "", "" if running else f"the container is {word}", tail)
     code = int(state.get("ExitCode", 0))
     if code == 0 and not state.get("Error"):
-        return PlatformStatus("stopped", name, "", "the container ended by itself with exit code 0", tail)
+        return PlatformStatus("stopped", name, "", "the container exited with code 0", tail)
     signal = f", by signal {code - 128}" if 128 < code < 160 else ""
-    reason = exit_reason(state) or f"the container ended with exit code {code}{signal}"
+    reason = exit_reason(state) or f"the container exited with code {code}{signal}"
     return PlatformStatus("failed", name, "", reason, tail)
 
 

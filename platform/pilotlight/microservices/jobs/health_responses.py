@@ -43,7 +43,7 @@ def assess(record: JobRecord, platform: PlatformStatus | None, server: Mapping[s
     if platform.state == "running":
         return _running(server, pod)
     last_line = platform.tail[-1] if platform.tail else ""
-    reason = platform.reason or last_line or f"it ended ({platform.pod_status})"
+    reason = platform.reason or last_line or f"it exited ({platform.pod_status})"
     if "out of memory" in " ".join((reason, *platform.tail)).lower():
         return Health("failed", *pod, None, reason)
     return Health("failed", *pod, reason)

@@ -73,7 +73,7 @@ def claim_port(
                 yield port
                 return
     if requested:
-        raise UsageError(f"host_port = {requested} is taken", "leave --host-port out: the lowest free one is chosen")
+        raise UsageError(f"host_port = {requested} is in use", "omit --host-port to use the lowest free port")
     raise PlatformError(f"no port of {RANGE[0]} to {RANGE[-1]} is free", "platformctl microservice list, then stop one")
 
 

@@ -51,7 +51,7 @@ def build_job(request: StartRequest, environ: Mapping[str, str], job_id: str = "
     if request.num_gpus < 1:
         raise UsageError(f"num_gpus = {request.num_gpus}, must be at least 1")
     if platform.secrets_by_name and request.isolation and request.secrets:
-        problem = f"{request.secrets[0]} of an org would be the Lepton workspace's own secret of that name"
+        problem = f"{request.secrets[0]} of an org would use the Lepton workspace's own secret of that name"
         raise UsageError(problem, "use a store without credentials, or the operator registers the model")
     secret_references.check_plain(request.env)
     for what, text in {"model_path": request.model_path, **request.env, **request.options}.items():
@@ -112,5 +112,5 @@ def _roll_back(job_id: str, entry: Entry, target: TargetService, registry: Regis
     except PlatformError as failed:
         with suppress(PlatformError):
             registry.add(job_id, entry)
-        message = f"{error}; what it had made could not be ended: {failed}"
+        message = f"{error}; its cleanup failed: {failed}"
         raise PlatformError(message, f"platformctl microservice stop {job_id}") from error

@@ -40,7 +40,7 @@ log = logging.getLogger("pilotlight.microservices")
 
 def not_running(job_id: str) -> NotFound:
     """Return the error of an id that was never started, is stopped, or belongs to another org."""
-    return NotFound(f"no inference microservice {job_id} is running", "start one; the id of a stopped one is spent")
+    return NotFound(f"no inference microservice {job_id} is running", "start one; ids are not reused")
 
 
 class MicroserviceOperations:
@@ -82,7 +82,7 @@ class MicroserviceOperations:
                 log.warning("microservice %s of %s did not start", record.id, record.org)
             except Exception:
                 log.exception("microservice %s could not be started", record.id)
-                self._update(record, status="error", message="the platform failed; the log of the API has the reason")
+                self._update(record, status="error", message="the platform failed; see the log of the API")
             else:
                 self._update(record, status="running", entry=entry, platform=request.platform)
                 log.info("microservice %s of %s started on %s", record.id, record.org, request.platform)
@@ -179,7 +179,7 @@ class MicroserviceOperations:
     async def run_inference(self, record: JobRecord, call: Callable[[str], T]) -> T:
         """Call `call` with the URL in a thread. The cached route is closed after a connection failure."""
         if self._inflight >= MAX_INFLIGHT:
-            raise Throttled(f"{MAX_INFLIGHT} requests wait for their answers already; ask again", retry_after_s=1)
+            raise Throttled(f"{MAX_INFLIGHT} requests are already in flight; retry", retry_after_s=1)
         url = await self.url(record)
         self._inflight += 1
         try:

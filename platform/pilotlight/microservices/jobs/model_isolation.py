@@ -55,8 +55,8 @@ def check_name(org: str, model: str, isolation: Isolation) -> None:
     name = model.rpartition("/")[2]
     if isolation == "data" and (model.startswith(HUB) or name in CODE_FILES or name.endswith(CODE_SUFFIXES)):
         raise UsageError(
-            f"artifact: {model} can run code of its own, which models of org {org} may not do on this machine",
-            f"use ONNX or safetensors in a workspace, or the operator allows it by {ENV_CODE}={org}",
+            f"artifact: {model} can run code, which is not allowed for org {org} on this machine",
+            f"use ONNX or safetensors in a workspace, or the operator allows it with {ENV_CODE}={org}",
         )
 
 

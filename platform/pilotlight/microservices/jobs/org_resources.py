@@ -88,8 +88,8 @@ def check_folder(org: str, workspace: Workspace, limits: Limits) -> None:
     # Batch jobs write to a workspace, so roots of media are not enough.
     if folder is not None and not any(folder.resolve().is_relative_to(each) for each in _org_folders(org, limits)):
         raise UsageError(
-            f"uri = {workspace.uri}, must lie in a folder that the operator has opened for {org}",
-            f"{ENV_WORKSPACES} = ROOT opens ROOT/{org}; or create it with the platform's own token",
+            f"uri = {workspace.uri}, must be in a folder that the operator allows for {org}",
+            f"{ENV_WORKSPACES} = ROOT allows ROOT/{org}; or create it with the platform's token",
         )
 
 
@@ -110,12 +110,12 @@ def _check_addresses(workspace: Workspace, limits: Limits) -> None:
             raise UsageError(f"{field} = {text} {error.message}") from error
         with suppress(ValueError):  # of a name
             if why := ssrf_safe_client.denial_reason(address.host, limits.permitted()):
-                raise UsageError(f"{field} = {text}: {why}", "the operator can permit it by PILOTLIGHT_MEDIA_NETWORKS")
+                raise UsageError(f"{field} = {text}: {why}", "the operator can allow it with PILOTLIGHT_MEDIA_NETWORKS")
 
 
 def _address(text: str) -> WebAddress:
     if not text.startswith(("https://", "http://")):
-        raise MediaError("is no address: write https://host")
+        raise MediaError("is not an address: write https://host")
     return parse_web(text)
 
 
@@ -131,7 +131,7 @@ def check_stores(
         try:
             ssrf_safe_client.check_address(_address(text), limits, trusted=True, resolver=resolver)
         except MediaError as error:
-            LOG.warning("a model's storage was refused: %s", error.reason)
+            LOG.warning("a model's storage was rejected: %s", error.reason)
             raise UsageError(f"the model's storage {text.partition('?')[0]} {error.message}") from error
 
 
@@ -151,7 +151,7 @@ def local_path(uri: str) -> Path | None:
 def resolve_artifact(workspace: Workspace | None, artifact: str, trusted: bool = False) -> str:
     """Return the model's full path or URI. Raise where it is outside of the workspace, unless `trusted`."""
     if not artifact:
-        raise UsageError("artifact is missing: the job does not say where its model is")
+        raise UsageError("artifact is missing: the job has no model location")
     if artifact.startswith(HUB):
         return artifact
     base = workspace.base if workspace else ""
@@ -180,7 +180,7 @@ def locate_model(org: str, workspace: StoredWorkspace | None, artifact: str, lim
     folders = [Path(local_path(workspace.storage.uri) or "/").resolve()] if own else _org_folders(org, limits)
     real = path.resolve()
     if not any(real.is_relative_to(folder) for folder in folders):
-        raise UsageError(f"artifact = {artifact}, leads out of the workspace {workspace.storage.uri} by a link")
+        raise UsageError(f"artifact = {artifact}, is outside of the workspace {workspace.storage.uri} by a link")
     return str(real)
 
 
@@ -232,7 +232,7 @@ class Registrar:
     ) -> JobRecord:  # fmt: skip
         """Register a training job that ran elsewhere, with its model."""
         if kind in MANAGED_KINDS:
-            made = f"{' and '.join(MANAGED_KINDS)} jobs are made by starting them"
+            made = f"{' and '.join(MANAGED_KINDS)} jobs are created by starting them"
             raise UsageError(f"kind = {kind}, must be train: {made}")
         record = self.store.experiment(self.org, experiment)
         self._check_artifact(record, status, artifact)
@@ -243,7 +243,7 @@ class Registrar:
     def change(self, experiment: str, id: str, status: Status | None, artifact: str | None) -> JobRecord:  # noqa: A002
         job = get_job(self.store, self.org, experiment, id)
         if job.kind in MANAGED_KINDS:
-            raise Conflict(f"job {id} is of the kind {job.kind}, which changes by itself", "stop it, or cancel it")
+            raise Conflict(f"job {id} is of the kind {job.kind}, which the platform updates", "stop it, or cancel it")
         new_status, new_artifact = status or job.status, artifact or job.artifact
         if artifact or not new_artifact:
             self._check_artifact(self.store.experiment(self.org, experiment), new_status, new_artifact)
@@ -257,7 +257,7 @@ class Registrar:
             model = locate_model(self.org, workspace, artifact, self.limits, self.trusted)
             check_name(self.org, model, "" if self.trusted else self.isolation)
         elif status == records.DONE:
-            raise UsageError("artifact is missing: a training that is done has a model")
+            raise UsageError("artifact is missing: a finished training has a model")
 
 
 def own_kind(network_arch: str, kind: str, environ: Mapping[str, str]) -> str:
@@ -294,7 +294,7 @@ def quota(name: str, environ: Mapping[str, str]) -> int:
     """Return a quota of orgs that the operator may have set."""
     maximum = environ.get(name) or DEFAULT_QUOTAS[name]
     if not maximum.isdecimal():
-        raise PlatformError(f"{name} = {maximum}, must be a number", "the operator of this API sets it")
+        raise PlatformError(f"{name} = {maximum}, must be a number", "the operator of this API must set it")
     return int(maximum)
 
 
@@ -303,7 +303,7 @@ def check_quota(store: OrgStore, org: str, environ: Mapping[str, str]) -> None:
     maximum = quota(ENV_MOST, environ)
     existing = store.jobs_of_kind("inference_microservice", *records.NOT_STOPPED)
     if sum(record.org == org for record in existing) >= maximum:
-        problem = f"org {org} has {maximum} inference microservices, which is the most that it may"
+        problem = f"org {org} has {maximum} inference microservices, its limit"
         raise Conflict(problem, "stop one first")
 
 

@@ -38,7 +38,7 @@ def start_request_for(
 
 
 def model_of(settings: PlatformSettings, record: JobRecord, workspace: StoredWorkspace | None) -> tuple[str, Isolation]:
-    """Return the model of a job and how it runs. Raise where it leads out of the workspace by now."""
+    """Return the model of a job and how it runs. Raise where it is outside of the workspace by now."""
     limits = limits_from(settings.environ)
     model = org_resources.locate_model(record.org, workspace, record.artifact, limits, record.by_operator)
     if model_isolation.is_operators(record, workspace, model, limits):

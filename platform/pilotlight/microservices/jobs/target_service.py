@@ -46,11 +46,11 @@ TAIL: Final = 50
 HEADING: Final = "==> "  # of another replica's lines
 ACCEPT_S: Final = 60.0
 STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
-NAMESPACE: Final = Option("namespace", "where it runs")
-FOLDERS: Final = Option(MOUNTS, "folders of its machine that the container sees: /models:/models:ro, comma separated")
+NAMESPACE: Final = Option("namespace", "Kubernetes namespace")
+FOLDERS: Final = Option(MOUNTS, "folders of its machine to mount: /models:/models:ro, comma separated")
 REQUIRED_OF_JOBS: Final = ("account",)  # as TAO's scripts require it, though a cluster may not
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-IS_DOWN: Final = "the platform is down; platformctl up starts it again"
+IS_DOWN: Final = "the platform is down; start it with platformctl up"
 
 
 class TargetService:
@@ -90,7 +90,7 @@ class TargetService:
             _check_process(job)
         available = self._available_gpus(job)
         if available and job.num_gpus > available:
-            raise PlatformError(f"num_gpus = {job.num_gpus}, and this machine has {available}", "--num-gpus N")
+            raise PlatformError(f"num_gpus = {job.num_gpus}, but this machine has {available}", "--num-gpus N")
         if available == 0 or (self.name == "local" and VISIBLE in job.env):  # a process may have its own choice
             job = structs.replace(job, num_gpus=0)
         document = service_document(job, self.name, job.num_gpus)
@@ -131,7 +131,7 @@ class TargetService:
 
         status = _poll(target, key, has_left_queue, wait_s)
         if not has_left_queue(status):
-            message = f"{job.id} was pending for {wait_s:g} s and was taken back: {platform_status(status).reason}"
+            message = f"{job.id} was pending for {wait_s:g} s and was stopped: {platform_status(status).reason}"
             raise TimedOut(message, "wait longer: --wait SECONDS")
         return status
 
@@ -198,7 +198,7 @@ class TargetService:
             return foreign
         if is_down and self._home.database.exists():
             return PlatformStatus("stopped", reason=IS_DOWN)
-        return PlatformStatus("gone", reason=f"{self.name} has no service of it")
+        return PlatformStatus("gone", reason=f"{self.name} does not have its service")
 
     def stop(self, job_id: str, entry: Entry) -> None:
         """Stop it and remove everything that `start` created; no error if it does not exist."""
@@ -218,7 +218,7 @@ class TargetService:
             return True
         with suppress(NotFound):
             _poll(target, key, lambda _: False, STOP_S)
-            raise TimedOut(f"{'/'.join(key)} did not end within {STOP_S:g} s", "stop it once more")
+            raise TimedOut(f"{'/'.join(key)} did not stop within {STOP_S:g} s", "stop it again")
         shutil.rmtree(self._home.logs / key[0] / key[1], ignore_errors=True)  # careless models write secrets there
         return True
 
@@ -232,7 +232,7 @@ class TargetService:
         status = target.status(_key(job_id, entry.namespace))
         if not status.url:
             reason = platform_status(status).reason
-            raise PlatformError(f"{job_id} cannot be asked: {reason}", f"platformctl microservice status {job_id}")
+            raise PlatformError(f"{job_id} cannot be reached: {reason}", f"platformctl microservice status {job_id}")
         with target.open_route(status) as route:
             yield route.url
 
@@ -281,7 +281,7 @@ def _poll(target: Target, key: Key, until: Callable[[ServiceStatus], bool], seco
 def _check_process(job: Job) -> None:
     """Raise UsageError for what no process of this machine can run or load."""
     if not is_predictor_image(job.image):
-        message = f"{job.image} is a container image, and the platform local runs processes of our own predictor"
+        message = f"{job.image} is a container image, and the local platform runs only the Pilotlight predictor"
         raise UsageError(message, "use --platform docker or --platform kubernetes")
     path = Path(job.model_path)
     if path.is_absolute() and not path.exists():

@@ -34,7 +34,7 @@ RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=30)}
 AZURE_VERSION: Final = "2022-11-02"
 VIDEOS: Final = frozenset({".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"})
 INSTALL: Final = "object stores need the package obstore: pip install 'pilotlight[cloud]'"
-NOT_ALLOWED: Final = "is no file that media may be taken from; the operator opens folders with PILOTLIGHT_MEDIA_ROOTS"
+NOT_ALLOWED: Final = "is not an allowed file for media; the operator allows folders with PILOTLIGHT_MEDIA_ROOTS"
 
 
 def read(file: LocalFile, budget: FetchBudget) -> bytes:
@@ -46,7 +46,7 @@ def read(file: LocalFile, budget: FetchBudget) -> bytes:
         with _open(root, path.relative_to(plain).parts) as descriptor:
             if descriptor is not None:
                 return ssrf_safe_client.read_limited(partial(os.read, descriptor), budget)
-    roots = ", ".join(budget.limits.roots) or "any open folder"
+    roots = ", ".join(budget.limits.roots) or "any allowed folder"
     raise MediaError(NOT_ALLOWED, f"{file.path}: not a file below {roots}")
 
 
@@ -76,7 +76,7 @@ def locate(text: str, workspace: Workspace | None, environ: Mapping[str, str]) -
     if not isinstance(reference, StoredObject):
         return reference, False
     if workspace is None:
-        raise MediaError("is in an object store, and there is no workspace with its credentials")
+        raise MediaError("is in an object store, but no workspace has its credentials")
     return sign_url(reference, workspace, environ), True
 
 
@@ -121,7 +121,7 @@ def azure_signature(resource: str, key: str, ends: datetime) -> str:
     try:
         secret = base64.b64decode(key, validate=True)
     except ValueError as error:
-        raise MediaError("cannot be fetched: the workspace's account_key is no key", "it is not base64") from error
+        raise MediaError("cannot be fetched: the workspace's account_key is not valid", "it is not base64") from error
     mac = hmac.digest(secret, "\n".join(fields).encode(), hashlib.sha256)
     return urlencode({"sv": AZURE_VERSION, "sr": "b", "sp": "r", "se": expiry, "sig": base64.b64encode(mac).decode()})
 
@@ -154,7 +154,7 @@ def open_bucket(bucket: str, scheme: str, workspace: Workspace, credentials: Map
     try:
         return kind(bucket, config=config, client_options=options, retry_config=RETRIES, **provider)
     except (BaseError, ValueError) as error:
-        message = "cannot be fetched: the workspace's storage is not set up as it should be"
+        message = "cannot be fetched: the workspace's storage is not set up correctly"
         raise MediaError(message, str(error)) from error
 
 
@@ -172,7 +172,7 @@ def link(text: str, workspace: Workspace | None, limits: Limits, environ: Mappin
     with refused_as(at):
         address, own = locate(text, workspace, environ)
         if isinstance(address, LocalFile):
-            raise MediaError("is a path, and this model fetches media by https, s3 or az addresses")
+            raise MediaError("is a path, but this model fetches media from https, s3 or az addresses")
         url = ssrf_safe_client.check_address(address, limits, trusted=own).url
     name = PurePosixPath(text.partition("?")[0]).name
     return Media(name, "video" if PurePosixPath(name).suffix.lower() in VIDEOS else "image", link=url)

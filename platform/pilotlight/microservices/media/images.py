@@ -26,7 +26,7 @@ MAGIC: Final[Mapping[str, tuple[bytes | tuple[bytes, ...], int, bytes]]] = {
     "WEBP": (b"RIFF", 8, b"WEBP"), "BMP": (b"BM", 0, b""), "mp4": (b"", 4, b"ftyp"),
     "matroska": (b"\x1aE\xdf\xa3", 0, b""), "avi": (b"RIFF", 8, b"AVI "),
 }  # fmt: skip
-INSTALL: Final = "cannot be read here: images need pillow; the operator installs it: pip install 'pilotlight[media]'"
+INSTALL: Final = "cannot be read: images need pillow, which the operator installs: pip install 'pilotlight[media]'"
 
 
 class Media(Struct, frozen=True):
@@ -91,7 +91,7 @@ def identify(name: str, data: bytes) -> Media:
     for format_, (start, offset, mark) in MAGIC.items():
         if data.startswith(start) and data.startswith(mark, offset) and (format_ != "BMP" or len(data) > 26):
             return Media(name, "video" if format_ in VIDEOS else "image", format_, data)
-    raise MediaError(f"is no image ({', '.join(IMAGES)}) and no video (MP4, MOV, WebM, MKV, AVI)")
+    raise MediaError(f"is neither an image ({', '.join(IMAGES)}) nor a video (MP4, MOV, WebM, MKV, AVI)")
 
 
 def check_image(media: Media, limits: Limits) -> None:
@@ -110,12 +110,12 @@ def check_image(media: Media, limits: Limits) -> None:
 
 def check_size(width: int, height: int, limits: Limits) -> None:
     if width * height > limits.pixels:
-        raise MediaError(f"has {width} x {height} pixels, more than the {limits.pixels} that are taken")
+        raise MediaError(f"has {width} x {height} pixels, the limit is {limits.pixels}")
 
 
 def check_frames(count: int, limits: Limits) -> None:
     if count > limits.frames:
-        raise MediaError(f"has more than the {limits.frames} frames that are taken")
+        raise MediaError(f"has more than {limits.frames} frames, the limit")
 
 
 def pixels(media: Media, limits: Limits) -> "np.ndarray[Any, Any]":
@@ -144,6 +144,6 @@ def _read(media: Media) -> Iterator[Any]:
     except MediaError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise MediaError("has more pixels than are taken", str(error)) from error
+        raise MediaError("has more pixels than allowed", str(error)) from error
     except Exception as error:
         raise MediaError(f"is damaged: it cannot be read as {media.format}", repr(error)) from error

@@ -18,7 +18,7 @@ MIB: Final = 1024 * 1024
 PREFIX: Final = "PILOTLIGHT_MEDIA_"
 ENV_WORKSPACES: Final = "PILOTLIGHT_WORKSPACE_ROOTS"
 LOG: Final = logging.getLogger("pilotlight.media")
-UNREACHABLE: Final = "could not be fetched; check the address, or ask the operator, whose log has the reason"
+UNREACHABLE: Final = "could not be fetched; check the address, or let the operator check the log"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -104,7 +104,7 @@ def refused_as(at: int) -> Iterator[None]:
     try:
         yield
     except MediaError as error:
-        LOG.warning("media[%d] was refused: %s", at, error.reason)
+        LOG.warning("media[%d] was rejected: %s", at, error.reason)
         raise MediaRefused(f"media[{at}] {error.message}" if at >= 0 else error.message) from error
 
 

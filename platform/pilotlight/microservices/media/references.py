@@ -63,7 +63,7 @@ Reference = LocalFile | WebAddress | StoredObject
 
 def parse(text: str) -> Reference:
     if not text or len(text) > MAX_LENGTH or any(ord(character) < 0x20 or character == "\x7f" for character in text):
-        raise MediaError(f"is no reference: it must be 1 to {MAX_LENGTH} printable characters")
+        raise MediaError(f"is not a reference: it must be 1 to {MAX_LENGTH} printable characters")
     match = _SCHEME.match(text)
     if match is None:
         return LocalFile(text)
@@ -71,7 +71,7 @@ def parse(text: str) -> Reference:
     if scheme == "file":
         host, slash, path = text[match.end() :].partition("/")
         if host not in {"", "localhost"} or not slash:
-            raise MediaError("is no file address: write file:///absolute/path")
+            raise MediaError("is not a file address: write file:///absolute/path")
         return LocalFile("/" + unquote(path))
     if scheme in OBJECTS:
         return _stored(OBJECTS[scheme], text[match.end() :])
@@ -83,25 +83,25 @@ def parse(text: str) -> Reference:
 def _stored(scheme: str, rest: str) -> StoredObject:
     bucket, _, key = rest.partition("/")
     if not BUCKET.fullmatch(bucket) or not key or any(part in {"", ".", ".."} for part in key.split("/")):
-        raise MediaError(f"is no object: write {scheme}://bucket/path/to/file")
+        raise MediaError(f"is not an object: write {scheme}://bucket/path/to/file")
     return StoredObject(scheme, bucket, key)
 
 
 def parse_web(text: str) -> WebAddress:
     """Parse a URL. Raise for what parsers read differently: backslashes, blanks, users, encoded hosts."""
     if "\\" in text or " " in text:
-        raise MediaError("is no address: backslashes and blanks must be encoded")
+        raise MediaError("is not an address: backslashes and blanks must be encoded")
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise MediaError("is no address: write https://host/path") from None
+        raise MediaError("is not an address: write https://host/path") from None
     if parts.username is not None or parts.password is not None:
-        raise MediaError("has a user or password in its address, which are not taken")
+        raise MediaError("has a user or password in its address, which is not allowed")
     host = parts.netloc.rpartition(":")[0] if port is not None else parts.netloc.rstrip(":")
     host = host.lower().removesuffix(".")
     if not _HOST.fullmatch(host) or port == 0:
-        raise MediaError("is no address: its host must be a name in plain letters or an IP address")
+        raise MediaError("is not an address: its host must be a name in plain letters or an IP address")
     secure = parts.scheme.lower() == "https"
     query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
     target = quote(parts.path or "/", safe=_SAFE.replace("?", "")) + query
@@ -121,7 +121,7 @@ def redirect_target(address: WebAddress, location: str) -> WebAddress:
     """Return the target of a redirect. Raise for one from https to http."""
     target = parse_web(urljoin(address.url, location))
     if address.secure and not target.secure:
-        raise MediaError("is redirected from https to http, which is refused")
+        raise MediaError("is redirected from https to http, which is not allowed")
     return target
 
 

@@ -63,7 +63,7 @@ class FetchBudget:
     def remaining_s(self) -> float:
         remaining = self.ends - time.monotonic()
         if remaining <= 0:
-            raise MediaError(f"took longer than the {self.limits.seconds:g} s that all media of a request may take")
+            raise MediaError(f"took longer than the {self.limits.seconds:g} s allowed for all media of a request")
         return remaining
 
     def spend(self, size: int) -> None:
@@ -71,7 +71,7 @@ class FetchBudget:
             self._left -= size
             if self._left < 0:
                 limit = self.limits.total_bytes
-                raise MediaError(f"is more than the {limit} bytes that all media of a request may have")
+                raise MediaError(f"is more than the {limit} bytes allowed for all media of a request")
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -96,9 +96,7 @@ def check_listed(address: WebAddress, limits: Limits, *, trusted: bool) -> None:
     if not address.secure and not limits.allow_http:
         raise MediaError("is plain http://, must be https://")
     if not trusted and not is_listed(address.host, limits.domains):
-        raise MediaError(
-            "is on a host that media are not taken from; the operator lists hosts in PILOTLIGHT_MEDIA_DOMAINS"
-        )
+        raise MediaError("is on a host that is not allowed; the operator lists hosts in PILOTLIGHT_MEDIA_DOMAINS")
 
 
 def resolve_allowed(address: WebAddress, limits: Limits, resolver: Resolve = resolve) -> list[str]:
@@ -109,7 +107,7 @@ def resolve_allowed(address: WebAddress, limits: Limits, resolver: Resolve = res
         raise unreachable(f"{address.redacted_url}: the name cannot be resolved ({error})") from error
     for each in addresses:
         if reason := denial_reason(each, limits.permitted()):
-            raise unreachable(f"{address.redacted_url}: {reason}; PILOTLIGHT_MEDIA_NETWORKS can permit it")
+            raise unreachable(f"{address.redacted_url}: {reason}; PILOTLIGHT_MEDIA_NETWORKS can allow it")
     if not addresses:
         raise unreachable(f"{address.redacted_url}: the name has no address")
     return addresses
@@ -167,11 +165,11 @@ def _body(response: http.client.HTTPResponse, address: WebAddress, budget: Fetch
         raise _status_error(response.status, address, trusted)
     limit = budget.limits.bytes
     if response.length is not None and response.length > limit:
-        raise MediaError(f"has {response.length} bytes, more than the {limit} that are taken")
+        raise MediaError(f"has {response.length} bytes, the limit is {limit}")
     content = read_limited(response.read, budget)
     budget.remaining_s()
     if response.length:
-        raise unreachable(f"{address.redacted_url}: the answer ended {response.length} bytes early")
+        raise unreachable(f"{address.redacted_url}: the response ended {response.length} bytes early")
     return content
 
 
@@ -181,17 +179,17 @@ def read_limited(read: Callable[[int], bytes], budget: FetchBudget) -> bytes:
     while chunk := read(CHUNK):
         content += chunk
         if len(content) > budget.limits.bytes:
-            raise MediaError(f"has more than the {budget.limits.bytes} bytes that are taken")
+            raise MediaError(f"has more than {budget.limits.bytes} bytes, the limit")
         budget.spend(len(chunk))
     return bytes(content)
 
 
 def _status_error(status: int, address: WebAddress, trusted: bool) -> MediaError:
     """Return the error of a status; the client gets details of the workspace's own store only, which it can correct."""
-    reason = f"{address.redacted_url}: the server answered {status}"
+    reason = f"{address.redacted_url}: the server returned {status}"
     if trusted and status in {401, 403}:
-        message = "is refused by the store: the workspace's credentials are wrong or may not read it"
+        message = "is denied by the store: the workspace's credentials are wrong or may not read it"
         return MediaError(message, reason, status)
     if trusted and status == 404:
-        return MediaError("is not in the store; check the bucket and the path", reason, status)
+        return MediaError("does not exist in the store; check the bucket and the path", reason, status)
     return unreachable(reason)

@@ -30,8 +30,8 @@ def layout(of: InputSpec, prepare: Preparation) -> Layout:
     first = len(inner) == 3 and inner[0] in {1, 3}
     if len(of.shape) not in {3, 4} or not (first or inner[2] in {1, 3}) or of.datatype not in NUMPY_TYPES:
         raise UsageError(
-            f"the model's input {of.name} is {of.datatype} of shape {list(of.shape)}, which is no picture;"
-            " ask it with `inputs` (kind: tensors in parameters.yaml beside the model)"
+            f"the model's input {of.name} is {of.datatype} of shape {list(of.shape)}, which is not an image; call it"
+            " with `inputs` (kind: tensors in parameters.yaml beside the model)"
         )
     channels, high, wide = inner if first else (inner[2], inner[0], inner[1])
     width, height = prepare.size or (0, 0)

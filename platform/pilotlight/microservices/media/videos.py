@@ -15,7 +15,7 @@ from pilotlight.microservices.media.limits import Limits, MediaError
 if TYPE_CHECKING:
     import numpy as np
 
-INSTALL: Final = "cannot be read here: videos need PyAV; the operator installs it: pip install 'pilotlight[media]'"
+INSTALL: Final = "cannot be read: videos need PyAV, which the operator installs: pip install 'pilotlight[media]'"
 
 # FFmpeg's limit is on allocated pixels: both dimensions rounded up, with padding around small images.
 ROUNDED: Final = 2
@@ -46,9 +46,9 @@ def frames(media: Media, limits: Limits, most: int = 16) -> "np.ndarray[Any, Any
                 sampled, step = sampled[::2], step * 2
             if len(sampled) * frame.width * frame.height > limits.decoded_pixels:
                 most_pixels = f"more than {limits.decoded_pixels} pixels in {len(sampled)} frames"
-                raise MediaError(f"has {most_pixels}; ask for fewer frames")
+                raise MediaError(f"has {most_pixels}; request fewer frames")
     if not sampled:
-        raise MediaError("has no picture in it")
+        raise MediaError("has no frames")
     chosen = sorted({round(place) for place in np.linspace(0, len(sampled) - 1, min(most, len(sampled)))})
     return np.stack([sampled[place] for place in chosen])
 
@@ -66,14 +66,12 @@ def _stream(media: Media, limits: Limits) -> Iterator[tuple[Any, Any]]:
             io.BytesIO(media.data), format=media.format, metadata_errors="ignore", options=bounded
         ) as container:
             if not container.streams.video:
-                raise MediaError("has no picture in it")
+                raise MediaError("has no frames")
             stream = container.streams.video[0]
             stream.codec_context.thread_count = 1
             stream.codec_context.options = bounded
             if not stream.codec_context.width:  # FFmpeg rejected it, for its size or codec
-                raise MediaError(
-                    f"has pictures that cannot be read, or more than the {limits.pixels} pixels that are taken"
-                )
+                raise MediaError(f"has frames that cannot be read, or more than {limits.pixels} pixels")
             check_size(stream.codec_context.width, stream.codec_context.height, limits)
             yield container, stream
     except MediaError:

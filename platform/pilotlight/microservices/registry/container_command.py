@@ -136,13 +136,13 @@ def resolve_key(key: str, mapping: Mapping[str, str], versions: Mapping[str, Any
     value = override or mapping.get(key, "")
     where = f"IMAGE_{key}" if override else f"docker_image_defaults.mapping.{key}"
     if not value:
-        raise UsageError(f"no image is known for {key}", f"set IMAGE_{key} to the URI of one")
+        raise UsageError(f"no image is configured for {key}", f"set IMAGE_{key} to the URI of one")
     if is_uri(value):
         return value
     group, _, name = value.partition(".")
     image = ((versions.get("images") or {}).get(group) or {}).get(name)
     if not isinstance(image, str) or not image:
-        message = f"{where} = {value}, which versions.yaml does not have below images"
+        message = f"{where} = {value}, which is not in images of versions.yaml"
         raise UsageError(message, f"set IMAGE_{key} to the URI of an image")
     return image
 
@@ -156,7 +156,7 @@ def parse(text: str, *, remote: bool = False) -> ModelPath:
     if not text.strip():
         raise UsageError("model_path is missing", "--model-path hf_model://ORG/MODEL, or a path in the container")
     if any(ord(letter) < 32 or letter == "\x7f" for letter in text):
-        raise UsageError("model_path has a control character in it")
+        raise UsageError("model_path has a control character")
     if text.startswith(HUB):
         name = text.removeprefix(HUB)
         if not _HUB_NAME.fullmatch(name):
@@ -171,7 +171,7 @@ def parse(text: str, *, remote: bool = False) -> ModelPath:
         raise UsageError(f"model_path = {text}: {scheme}:// is not known; write hf_model://ORG/MODEL or a path")
     if not remote:
         reason = f"{scheme}:// is not supported: an inference microservice has no access to cloud storage"
-        raise UsageError(f"model_path = {text}: {reason}", "copy the model to a path that the container sees first")
+        raise UsageError(f"model_path = {text}: {reason}", "first copy the model to a path that the container can read")
     return ModelPath("remote", text)
 
 
@@ -182,7 +182,7 @@ def build(row: str, inputs: CommandInputs, environ: Mapping[str, str] = {}) -> s
         every = sorted({*names(environ), *COMMANDS})
         near = get_close_matches(inputs.network_arch, every, n=1)
         known = f"did you mean {near[0]}?" if near else f"there are {', '.join(every)}"
-        own = f"container_command in a config file of your own ({ENV_FOLDER}) is one of {', '.join(COMMANDS)}"
+        own = f"container_command in your own config file ({ENV_FOLDER}) is one of {', '.join(COMMANDS)}"
         raise UsageError(f"{message}; {known}", own)
     return PREFIX + COMMANDS[row](inputs)
 
@@ -227,7 +227,7 @@ def _contained(inputs: CommandInputs) -> ModelPath:
     if inputs.model.kind == "remote" and inputs.fetches:
         return ModelPath("local", fetched_model_path(inputs.job_id))
     if inputs.model.kind == "remote":
-        message = f"model_path = {inputs.model.value}: a {inputs.network_arch} container reads no cloud storage"
+        message = f"model_path = {inputs.model.value}: a {inputs.network_arch} container cannot read cloud storage"
         hint = "docker, slurm and kubernetes fetch it; elsewhere name hf_model://ORG/MODEL or a path in the container"
         raise UsageError(message, hint)
     return inputs.model

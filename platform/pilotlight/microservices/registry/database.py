@@ -31,7 +31,7 @@ class OrgStore:
     @classmethod
     def open(cls, home: Home) -> "OrgStore":
         first = Path(__file__).with_name("schema.sql").read_text().split(";\n")
-        return cls(Database(home.root / FILE, [first], "move it away: keys and jobs are then made anew"))
+        return cls(Database(home.root / FILE, [first], "move it away: keys and jobs are then created again"))
 
     def close(self) -> None:
         self.database.close()
@@ -119,13 +119,13 @@ class OrgStore:
         with self.database.change(durable=True) as connection:
             (count,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()
             if most and count >= most:
-                problem = f"org {record.org} has {count} {what}, which is the most that it may"
+                problem = f"org {record.org} has {count} {what}, its limit"
                 raise Conflict(problem, "delete some first")
             if any(
                 connection.execute(f"SELECT 1 FROM {each} {_OF}", (record.org, record.id)).fetchone() for each in used
             ):
-                problem = f"{_singular(table)} {record.id} is there already, or was: ids are used once"
-                raise Conflict(problem, "leave the id out to get a fresh one")
+                problem = f"{_singular(table)} {record.id} already exists or existed: ids are used once"
+                raise Conflict(problem, "omit the id to get a new one")
             row = (record.org, record.id, *columns, json.encode(record))
             connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
         return record
@@ -139,7 +139,7 @@ class OrgStore:
     def _page(self, table: str, org: str, after: str, kind: type[R], experiment: str = "") -> list[R]:
         last = self.database.rows(f"SELECT rowid FROM {table} {_OF}", (org, after)) if after else [(0,)]
         if not last:
-            problem = f"after = {after[:80]}: org {org} has no such {_singular(table)} by now"
+            problem = f"after = {after[:80]}: org {org} has no such {_singular(table)} any more"
             raise NotFound(problem, "list from the beginning")
         where = "org = ? AND rowid > ?" + (" AND experiment = ?" if experiment else "")
         sql = f"SELECT value FROM {table} WHERE {where} ORDER BY rowid LIMIT {PAGE}"
@@ -155,4 +155,4 @@ def _check_stopped(id: str, status: str, kind: str) -> None:
     if kind == "inference_microservice" and status in NOT_STOPPED:
         raise Conflict(f"microservice {id} has not been stopped", "stop it first")
     if kind == "batch" and status in ("pending", "running"):
-        raise Conflict(f"batch job {id} was under way when it was last looked at", "ask for its status, or cancel it")
+        raise Conflict(f"batch job {id} was running when it was last checked", "read its status, or cancel it")

@@ -104,14 +104,14 @@ def schema(network_arch: str, declared: str = "", kind: str = "") -> Schema:
     try:
         own = msgspec.yaml.decode(declared, type=_Declaration) if declared.strip() else _Declaration()
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        hint = f"docs/reference/microservices-api.md says what {FILE} holds"
+        hint = f"docs/reference/microservices-api.md describes {FILE}"
         raise UsageError(f"{FILE} beside the model: {error}", hint) from error
     kind = own.kind or kind or network_arch
     kind = _table().archs.get(kind, kind)
     if kind not in _table().kinds:
         raise UsageError(
-            f"network_arch = {network_arch}: no kind of model is known for it; name its `kind`, or put a {FILE} with it"
-            f" beside the model: {', '.join(_table().kinds)}"
+            f"network_arch = {network_arch}: its kind of model is unknown; set its `kind`, or put a {FILE} with it"
+            f" next to the model: {', '.join(_table().kinds)}"
         )
     base = _table().kinds[kind]
     inherited = {name: each for name, each in _kind_parameters(kind).items() if name not in own.without}
@@ -173,7 +173,7 @@ def _problems(schema: Schema, body: Mapping[str, Any]) -> Iterator[str]:
     for name, value in body.items():
         if name not in schema.parameters:
             known = ", ".join(schema.parameters)
-            yield f"{name} is not known to a model of the kind {schema.kind}, must be one of {known}"
+            yield f"{name} is unknown for a model of kind {schema.kind}, must be one of {known}"
         elif reason := _expected(schema.parameters[name], value):
             text = msgspec.json.encode(value).decode()
             yield f"{name} = {text if len(text) <= 60 else text[:57] + '…'}, must be {reason}"
@@ -182,7 +182,7 @@ def _problems(schema: Schema, body: Mapping[str, Any]) -> Iterator[str]:
             yield f"{' or '.join(names)} is missing: {schema.parameters[names[0]].help}"
     texts = [name for name in body if name in schema.parameters and schema.parameters[name].role == "text"]
     if len(texts) > 1:
-        yield f"{' and '.join(texts)} mean the same to this model: give one of them"
+        yield f"{' and '.join(texts)} are equivalent for this model: set one of them"
 
 
 def _expected(parameter: Parameter, value: Any) -> str:

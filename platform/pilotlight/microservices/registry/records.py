@@ -172,11 +172,11 @@ def check_job(job: Job) -> Job:
     """Return the job. Raise for values that a program or a shell could misinterpret."""
     for name in (*job.env, *job.secrets):
         if not _VARIABLE.fullmatch(name):
-            raise UsageError(f"env: {name!r} is no name of a variable, must be letters, digits and _")
+            raise UsageError(f"env: {name!r} is not a variable name, must be letters, digits and _")
     if wrong := [name for name, value in job.env.items() if "\0" in value]:
-        raise UsageError(f"env.{wrong[0]} holds a zero byte, which no environment can carry")
+        raise UsageError(f"env.{wrong[0]} contains a zero byte, which an environment cannot hold")
     if "\0" in job.command:
-        raise UsageError("command holds a zero byte, which no program can be given")
+        raise UsageError("command contains a zero byte, which a command cannot hold")
     check_pattern(_JOB_ID, "job id", job.id, "letters, digits and dashes, as a uuid4 is")
     check_pattern(_IMAGE, "image", job.image, "a name such as nvcr.io/nvidia/tao:6, without blanks")
     for name, value in job.options.items():
@@ -188,7 +188,7 @@ def platform_name(word: str) -> str:
     """Return the platform that the command line or the registry file calls by this word."""
     name = ALIASES.get(word, word)
     if name not in PLATFORMS:
-        raise UsageError(f"no platform is called {word}; there are {', '.join(PLATFORMS)}")
+        raise UsageError(f"unknown platform {word}; known: {', '.join(PLATFORMS)}")
     return name
 
 

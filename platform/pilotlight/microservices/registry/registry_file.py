@@ -80,9 +80,9 @@ class Registry:
         try:
             documents = json.loads(text) if text.strip() else {}
         except ValueError as error:
-            raise _registry_error(self.path, f"is no JSON: {error}") from None
+            raise _registry_error(self.path, f"is not JSON: {error}") from None
         if not isinstance(documents, dict):
-            raise _registry_error(self.path, "holds no object")
+            raise _registry_error(self.path, "is not an object")
         return documents
 
 
@@ -117,11 +117,11 @@ def _state(documents: Mapping[str, Any]) -> RegistryState:
 def _check_owner(path: Path, status: os.stat_result) -> None:
     """Raise unless it is this user's regular file: in /tmp other users could have created it."""
     if not stat.S_ISREG(status.st_mode):
-        raise _registry_error(path, "is no plain file")
+        raise _registry_error(path, "is not a regular file")
     if status.st_uid != os.getuid():
         raise _registry_error(path, "belongs to another user")
     if status.st_mode & 0o022:
-        raise _registry_error(path, "can be written by others; chmod 600 closes it")
+        raise _registry_error(path, "is writable by others; run chmod 600")
 
 
 def _registry_error(path: Path, what: str) -> PlatformError:

@@ -26,7 +26,7 @@ REFERENCE: Final = re.compile(
 
 
 class MissingCredential(UsageError):
-    """A credential that is not set where this runs."""
+    """A credential that is not set in this process."""
 
 
 def select(offered: Iterable[str], requested: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def select(offered: Iterable[str], requested: Iterable[str], environ: Mapping[st
         if name in FORBIDDEN:
             raise UsageError(f"{name} is never passed to a microservice")
         if not environ.get(name):
-            raise UsageError(f"the secret {name} is not set", f"export {name}=… first; its value is never asked for")
+            raise UsageError(f"the secret {name} is not set", f"export {name}=… first; its value is never prompted for")
     return tuple(dict.fromkeys([*(name for name in offered if environ.get(name)), *names]))
 
 
@@ -46,25 +46,21 @@ def check_plain(variables: Mapping[str, str]) -> None:
         if name in FORBIDDEN:
             raise UsageError(f"{name} is never passed to a microservice")
         if is_secret(name):
-            raise UsageError(
-                f"{name} is a secret: its value must not be typed", f"export {name}=…, then --secret {name}"
-            )
+            raise UsageError(f"{name} is a secret: do not pass its value", f"export {name}=…, then --secret {name}")
 
 
 def check_absent(what: str, text: str, environ: Mapping[str, str]) -> None:
     """Raise with the name of a secret if its value occurs in the text."""
     for name, value in secret_values(environ):
         if value in text:
-            raise UsageError(
-                f"{what} holds the value of {name}", "secrets travel by the environment alone: take it out"
-            )
+            raise UsageError(f"{what} holds the value of {name}", "pass secrets in the environment only: remove it")
 
 
 def check(workspace: Workspace) -> None:
     """Raise for an invalid reference; called when a workspace is registered."""
     for name, reference in workspace.credentials.items():
         if name not in CREDENTIALS:
-            raise UsageError(f"credentials.{name} is not known, must be one of {', '.join(sorted(CREDENTIALS))}")
+            raise UsageError(f"credentials.{name} is unknown, must be one of {', '.join(sorted(CREDENTIALS))}")
         if not REFERENCE.fullmatch(reference):
             raise UsageError(
                 f"credentials.{name} must be env:NAME of a variable WORKSPACE_* (or AWS's and Azure's own), or"
@@ -81,7 +77,7 @@ def values(workspace: Workspace, environ: Mapping[str, str] = os.environ) -> dic
         found[name] = environ.get(rest, "") if kind == "env" else _from_file(rest, environ)
         if not found[name]:
             raise MissingCredential(
-                f"credentials.{name}: {reference} is not set where this runs",
+                f"credentials.{name}: {reference} is not set in this process",
                 "set it for the process that serves the API, or by platformctl api credential set",
             )
     return found

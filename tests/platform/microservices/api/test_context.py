@@ -19,6 +19,6 @@ def test_a_file_that_cannot_be_opened_does_not_lock_us_out_of_it(tmp_path: Path)
     assert not isinstance(raised.value, Conflict)
     (tmp_path / FILE).rmdir()
     assert desk.store.workspaces("acme") == []
-    with pytest.raises(Conflict, match="another process serves"):
+    with pytest.raises(Conflict, match="another process already serves"):
         _ = ApiContext(Home(tmp_path), {}).store
     asyncio.run(desk.close())

@@ -50,12 +50,12 @@ def test_a_workspace_is_kept_found_and_deleted(api: Api) -> None:
         ({"uri": "s3://b", "credentials": {"access_key": "env:WORKSPACE_ACME_B__ID"}}, "WORKSPACE_ACME__NAME"),
         ({"uri": "s3://b", "credentials": {"access_key": "file:other/key"}}, "file:acme/NAME"),
         ({"uri": "s3://b", "credentials": {"access_key": "file:acme2.key"}}, "file:acme.NAME"),
-        ({"uri": "file:///etc"}, "a folder that the operator has opened"),
-        ({"uri": "/etc"}, "a folder that the operator has opened"),
+        ({"uri": "file:///etc"}, "a folder that the operator allows"),
+        ({"uri": "/etc"}, "a folder that the operator allows"),
         ({"uri": "s3://b", "colour": "red"}, "colour"),
         ({"uri": "s3://b", "endpoint": "http://169.254.169.254"}, "169.254.169.254 is private, local or reserved"),
         ({"uri": "s3://b", "endpoint": "https://[::ffff:10.0.0.5]"}, "is private, local or reserved"),
-        ({"uri": "s3://b", "endpoint": "ftp://store"}, "endpoint = ftp://store is no address"),
+        ({"uri": "s3://b", "endpoint": "ftp://store"}, "endpoint = ftp://store is not an address"),
         ({"uri": "https://10.0.0.5/models"}, "uri = https://10.0.0.5/models: 10.0.0.5 is private"),
         ({"uri": "s3://b#x/models"}, "must be s3://bucket"),
         ({"uri": "s3://b", "region": "evil.example/"}, "must be the name of a region"),
@@ -84,11 +84,11 @@ def test_neither_anothers_folder_nor_one_of_media_becomes_a_workspace(api: Api) 
     """Batch jobs write into workspaces."""
     roots = [api.platform.env[f"PILOTLIGHT_{name}_ROOTS"] for name in ("WORKSPACE", "MEDIA")]
     for folder in (*roots, f"{roots[0]}/other", f"{roots[0]}/{ORG}-b", f"{roots[0]}/{ORG}/../other"):
-        assert "has opened for acme" in refused(api, 400, "POST", WORKSPACES, {"uri": folder})
+        assert "allows for acme" in refused(api, 400, "POST", WORKSPACES, {"uri": folder})
 
 
 def test_an_experiment_is_of_a_known_network_and_workspace(api: Api) -> None:
-    assert "no kind of model is known" in refused(api, 400, "POST", EXPERIMENTS, {"network_arch": "resnet9000"})
+    assert "its kind of model is unknown" in refused(api, 400, "POST", EXPERIMENTS, {"network_arch": "resnet9000"})
     body = {"network_arch": "pilotlight", "workspace": "nowhere"}
     assert f"org {ORG} has no workspace nowhere" in refused(api, 404, "POST", EXPERIMENTS, body)
     made = api.ok("POST", EXPERIMENTS, {"network_arch": "classification_pyt", "name": "dogs", "id": "dogs-1"})
@@ -134,7 +134,7 @@ def test_a_job_goes_from_running_to_done(api: Api, bucket: str) -> None:
 @pytest.mark.parametrize("kind", ["inference_microservice", "batch"])
 def test_jobs_that_we_run_are_not_made_by_hand(api: Api, bucket: str, kind: str) -> None:
     body = {"kind": kind, "artifact": "x"}
-    assert "are made by starting them" in refused(api, 400, "POST", f"{EXPERIMENTS}/{bucket}/jobs", body)
+    assert "are created by starting them" in refused(api, 400, "POST", f"{EXPERIMENTS}/{bucket}/jobs", body)
 
 
 def test_a_parent_must_be_a_finished_training_of_this_experiment(api: Api, iris: tuple[str, str]) -> None:
@@ -226,7 +226,7 @@ def test_lists_come_in_pages_that_go_on_after_a_record(tmp_path: Path) -> None:
         store.delete_job("a", "42")
         assert [each.id for each in store.jobs("a", "e", "99")] == [str(number) for number in range(100, 130)]
         assert store.jobs("a", "e", "129") == []
-        with pytest.raises(NotFound, match="after = 42: org a has no such job by now"):
+        with pytest.raises(NotFound, match="after = 42: org a has no such job any more"):
             store.jobs("a", "e", "42")
 
 
@@ -234,7 +234,7 @@ def test_an_org_has_so_many_records_of_a_kind_and_other_orgs_theirs(tmp_path: Pa
     with closing(OrgStore.open(Home(tmp_path))) as store:
         for org in ("a", "b"):
             store.add_experiment(Experiment("e", org, "pilotlight", "", "", ""), most=1)
-        with pytest.raises(Conflict, match="org a has 1 experiments, which is the most that it may"):
+        with pytest.raises(Conflict, match="org a has 1 experiments, its limit"):
             store.add_experiment(Experiment("f", "a", "pilotlight", "", "", ""), most=1)
         store.add_job(JobRecord("1", "a", "e", "train", "done", "", ""), most=1)
         store.add_job(JobRecord("2", "a", "e", "batch", "done", "", ""), most=1)

@@ -11,7 +11,7 @@ from pilotlight.microservices.registry.records import Entry, JobRecord, Platform
 
 RUNNING = PlatformStatus("running", "pod-0", "Running")
 PENDING = PlatformStatus("pending", "pod-0", "Pending", "no node has room")
-DEAD = PlatformStatus("failed", "pod-0", "Failed", "the process ended with exit code 1")
+DEAD = PlatformStatus("failed", "pod-0", "Failed", "the process exited with code 1")
 STARVED = PlatformStatus("failed", "pod-0", "Failed", "", ("loading", "torch.OutOfMemoryError: CUDA out of memory."))
 LOADING = {"state": "loading", "models": [{"name": "model"}]}
 FETCHING = {**LOADING, "progress": {"done_bytes": 10, "total_bytes": 100}}
@@ -74,7 +74,7 @@ def test_what_failed_is_told_as_initialization_or_as_the_load() -> None:
     assert health_responses.unavailable("j", late).body.error == "Model failed to load: CUDA out of memory"
     starved = standing(record(), STARVED, None)
     assert starved.model_load_error == "torch.OutOfMemoryError: CUDA out of memory."
-    assert standing(record(), DEAD, None).initialization_error == "the process ended with exit code 1"
+    assert standing(record(), DEAD, None).initialization_error == "the process exited with code 1"
     assert standing(record(), PlatformStatus("gone", "", "Gone"), None).initialization_error == "it ended (Gone)"
 
 

@@ -102,7 +102,7 @@ def test_a_start_whose_remains_could_not_be_ended_is_ended_by_a_later_stop(tmp_p
         (scene.folder / "away").touch()
         record = scene.start(scene.record("a", "a-1"))
         await scene.until(lambda: scene.status(record) == "error", "the start to fail")
-        assert "what it had made could not be ended" in scene.store.job("a", "a-1").message
+        assert "its cleanup failed" in scene.store.job("a", "a-1").message
         with pytest.raises(PlatformError, match="stop failed"):
             await scene.lifecycle.stop(record)
         assert (scene.status(record), scene.made()) == ("stopping", {"a-1"})

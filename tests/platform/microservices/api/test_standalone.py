@@ -181,7 +181,7 @@ def test_one_process_serves_the_microservices_of_a_home(platform: Platform) -> N
     assert listed(platform.address.port)[0] == 200
     with serving(platform) as address:
         status, body = listed(port_of(address))
-    assert (status, "another process serves the microservices" in body) == (409, True)
+    assert (status, "another process already serves the microservices" in body) == (409, True)
     assert os.path.exists(platform.home.root / "microservices.lock")
 
 

@@ -67,7 +67,7 @@ def test_labels_and_kind_of_a_model_in_a_bucket_are_heeded(
     api: Api, store: tuple[str, Bucket], colours: str, tmp_path: Path
 ) -> None:
     refused = api.ask("POST", f"/orgs/{ORG}/experiments", {"network_arch": "my-colours"})
-    assert (refused.status, "name its `kind`" in refused.json()["error"]) == (400, True)
+    assert (refused.status, "set its `kind`" in refused.json()["error"]) == (400, True)
     experiment = registered(api, store[0], "my-colours", colours, api.token, kind="classification")
     at = api.microservice(experiment, api.start(experiment, experiment))
     api.wait_loaded(at)

@@ -137,7 +137,7 @@ def test_a_file_that_is_no_good_has_its_error_and_the_rest_goes_on(bench: Bench)
     assert (files.done, files.failed) == (4, 2)
     files.finish(None)
     told = {each["file"]: each.get("error", "") for each in bench.results()}
-    assert told["bad.txt"] == "bad.txt is no text in UTF-8"
+    assert told["bad.txt"] == "bad.txt is not UTF-8 text"
     assert "temperature = 9, must be a number from 0 to 2" in told["odd.json"]
     assert told["good.json"] == ""
 
@@ -188,7 +188,7 @@ def test_a_folder_without_inputs_is_refused(bench: Bench) -> None:
     with pytest.raises(UsageError, match=r"inputs = in: there is no file in .*/in; check its name"):
         bench.files()
     (bench.root / "in" / "notes.md").write_text("")
-    with pytest.raises(UsageError, match="there is no file in it that this model takes"):
+    with pytest.raises(UsageError, match="it has no file that this model accepts"):
         bench.files()
 
 

@@ -251,7 +251,7 @@ def test_a_model_that_dies_fails_the_job_with_its_reason_and_the_rest_is_done_la
     job = here.start(here.batch(model, "tensors"))
     failed = here.wait(job)
     assert (failed.state, failed.done) == ("failed", 1)
-    assert "it ended after its start" in failed.message
+    assert "it exited after its start" in failed.message
     jobs.resume(here.home, job, here.environ)
     assert here.wait(job).state == "done"
     assert len(results(here)) == 2

@@ -109,7 +109,7 @@ def test_a_job_that_is_done_with_files_that_failed_says_so_and_ends_with_1(here:
     done = typed(here, *start, "--wait", "100", "-o", "json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["state"], told["failed"]) == (1, "done", 1)
-    assert told["message"] == "1 of 2 files failed; `error` in results/results.jsonl says why"
+    assert told["message"] == "1 of 2 files failed; `error` in results/results.jsonl has the reason"
     assert typed(here, "microservice", "batch", "status", told["job_id"]).returncode == 1
     (here.root / "workspace" / "in" / "bad.png").unlink()
     good = typed(here, *start, "--wait", "100", "-o", "json")

@@ -69,12 +69,12 @@ def test_links_are_neither_listed_nor_followed_nor_written_through(tmp_path: Pat
     with pytest.raises(PlatformError):
         folder("in", workspace, {}).read("a.txt")
     (tmp_path / "workspace/in/files").symlink_to(tmp_path / "out")
-    with pytest.raises(PlatformError, match="leads out of the workspace"):
+    with pytest.raises(PlatformError, match="is outside of the workspace"):
         folder("in", workspace, {}).write("files/deep/a.txt", b"x")
     for path in ("away", "in/a.txt"):
-        with pytest.raises(UsageError, match="leads out of the workspace"):
+        with pytest.raises(UsageError, match="is outside of the workspace"):
             folder(path, workspace, {})
-        with pytest.raises(UsageError, match="leads out of the workspace"):
+        with pytest.raises(UsageError, match="is outside of the workspace"):
             check_path(path, workspace)
     assert not list((tmp_path / "out").iterdir())
 
@@ -87,7 +87,7 @@ def test_a_wrong_azure_key_is_told_without_showing_it(azure: tuple[Workspace, di
 
 @pytest.mark.parametrize("bucket", ["no-such-bucket", "no-bucket-403"])
 def test_a_bucket_that_is_not_there_is_told(s3: tuple[Workspace, dict[str, str]], bucket: str) -> None:
-    with pytest.raises(NotFound, match="the bucket is not there"):
+    with pytest.raises(NotFound, match="the bucket does not exist"):
         folder("in", replace(s3[0], uri=f"s3://{bucket}/x"), s3[1]).names()
 
 

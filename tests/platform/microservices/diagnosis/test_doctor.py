@@ -95,7 +95,7 @@ def test_a_stop_that_the_platform_refused_is_told_with_what_it_said(environ: dic
     found = {each["check"]: each for each in checked(environ)}
     assert set(found) == {"microservice at-once", "microservice long"}
     assert "no daemon" in found["microservice at-once"]["message"]
-    assert "stop it once more" in found["microservice long"]["fix"]
+    assert "stop it again" in found["microservice long"]["fix"]
 
 
 def test_a_model_that_is_larger_than_memory_is_told_while_it_comes() -> None:

@@ -124,7 +124,7 @@ def test_a_process_that_is_ended_for_its_memory(tmp_path: Path) -> None:
     limited = ["bash", "-c", 'ulimit -d 4000000 && exec "$@"', "limited", *command]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=500, cwd=tmp_path)
     assert done.returncode != 0
-    reason = f"the process ended with exit code {done.returncode}"
+    reason = f"the process exited with code {done.returncode}"
     seen = PlatformStatus("failed", reason=reason, tail=tuple(done.stderr.splitlines()))
     found = [each.name for each in diagnose(Evidence(phase="failed", platform=seen))]
     assert found == ["out_of_memory", "crashed"], done.stderr[-2000:]
@@ -214,7 +214,7 @@ def test_a_stop_that_the_platform_refuses(tmp_path: Path, environ: Mapping[str, 
         TargetService("kubernetes", {**environ, "KUBECONFIG": str(tmp_path / "config")}).stop("job-1", entry)
     evidence = Evidence(phase="stopping", phase_s=3, errors=(str(failed.value),), operations=("stop",))
     found = next(each for each in diagnose(evidence) if each.name == "cannot_stop")
-    assert "stop still goes on" in found.cause
+    assert "stop is still running" in found.cause
     assert "kubectl delete statefulset" in found.advice
 
 

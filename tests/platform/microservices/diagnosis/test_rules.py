@@ -36,8 +36,8 @@ def test_a_gpu_without_memory_is_known_by_its_librarys_words(words: str) -> None
     [
         "container model ran out of memory: its limit is 1Gi",
         "OOMKilled",
-        "the container was killed because it used more memory than it may",
-        "OUT_OF_MEMORY (OutOfMemory): it used more memory than it may",
+        "the container was killed because it exceeded its memory limit",
+        "OUT_OF_MEMORY (OutOfMemory): it exceeded its memory limit",
     ],
 )
 def test_a_process_that_the_kernel_ended_wanted_memory(reason: str) -> None:
@@ -45,7 +45,7 @@ def test_a_process_that_the_kernel_ended_wanted_memory(reason: str) -> None:
 
 
 def test_a_process_that_somebody_killed_did_not_want_memory() -> None:
-    reason = "the container ended with exit code 137, by signal 9"
+    reason = "the container exited with code 137, by signal 9"
     assert names(phase="failed", platform=PlatformStatus("failed", reason=reason)) == ["crashed"]
 
 
@@ -53,7 +53,7 @@ def test_a_process_that_somebody_killed_did_not_want_memory() -> None:
     "words",
     [
         "Load model from m.onnx failed: Protobuf parsing failed.",
-        "model.pt holds more than tensors, which can run any code when it is read",
+        "model.pt holds more than tensors, which can run arbitrary code when loaded",
         "SafetensorError: Error while deserializing header: HeaderTooLarge",
         "PytorchStreamReader failed reading zip archive: failed finding central directory",
     ],
@@ -108,9 +108,9 @@ def test_a_long_load_is_told_as_such() -> None:
 
 
 def test_who_answers_202_for_ever_has_crashed_or_hangs() -> None:
-    assert names(
-        phase="initializing", platform=PlatformStatus("failed", reason="the process ended with exit code 1")
-    ) == ["crashed"]
+    assert names(phase="initializing", platform=PlatformStatus("failed", reason="the process exited with code 1")) == [
+        "crashed"
+    ]
     assert names(phase="initializing", platform=PlatformStatus("running", pod_status="CrashLoopBackOff")) == ["crashed"]
     assert names(phase="initializing", platform=PlatformStatus("running"), silent_s=120) == ["silent"]
     assert names(phase="initializing", platform=PlatformStatus("running"), silent_s=20) == []
@@ -122,7 +122,7 @@ def test_a_stop_that_does_not_end_names_what_goes_on() -> None:
         Evidence(phase="stopping", phase_s=90, operations=("start",), platform=PlatformStatus("running", "job-0"))
     )
     assert found.name == "cannot_stop"
-    assert "start still goes on" in found.cause
+    assert "start is still running" in found.cause
     assert "job-0" in found.advice
     assert "kubectl delete statefulset" in found.advice
     assert names(phase="stopping", phase_s=5) == []
@@ -132,13 +132,13 @@ def test_a_stop_that_does_not_end_names_what_goes_on() -> None:
 def test_a_refused_request_is_told_as_wrong_parameters() -> None:
     assert names(phase="ready", errors=("temperature = 9, must be a number from 0 to 2",)) == ["wrong_parameters"]
     assert names(phase="ready", rejected="it takes x") == ["wrong_parameters"]
-    denied = "media[0] is refused by the store: the workspace's credentials are wrong or may not read it"
+    denied = "media[0] is denied by the store: the workspace's credentials are wrong or may not read it"
     assert names(phase="ready", rejected=denied) == ["storage_denied"]
 
 
 def test_refused_media_are_told_as_such_and_not_as_parameters() -> None:
     assert names(rejected="media[0] is not in the store", rejected_media=True) == ["wrong_media"]
-    assert names(rejected="media[0] is refused by the store", rejected_media=True) == ["storage_denied"]
+    assert names(rejected="media[0] is denied by the store", rejected_media=True) == ["storage_denied"]
 
 
 def test_a_model_that_is_ready_has_overcome_what_its_log_tells() -> None:

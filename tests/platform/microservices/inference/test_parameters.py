@@ -48,7 +48,7 @@ def test_media_may_be_one_or_several_under_any_of_its_names() -> None:
 
 def test_text_may_have_any_of_its_names_but_only_one() -> None:
     assert [check("text", {name: "hi"}).text for name in ("text", "prompt", "question")] == ["hi"] * 3
-    assert "text and prompt mean the same" in wrong("text", {"text": "a", "prompt": "b"})
+    assert "text and prompt are equivalent" in wrong("text", {"text": "a", "prompt": "b"})
 
 
 def test_an_unknown_parameter_is_named_with_what_is_allowed() -> None:

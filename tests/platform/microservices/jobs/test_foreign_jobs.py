@@ -36,10 +36,10 @@ def test_what_could_be_taken_for_something_else_is_refused_by_name(changes: dict
     [
         ({"Status": "created"}, "pending", "the container is created"),
         ({"Status": "running"}, "running", ""),
-        ({"Status": "exited", "ExitCode": 0}, "stopped", "ended by itself"),
+        ({"Status": "exited", "ExitCode": 0}, "stopped", "exited with code 0"),
         ({"Status": "exited", "ExitCode": 3}, "failed", "exit code 3"),
         ({"Status": "exited", "ExitCode": 137}, "failed", "by signal 9"),
-        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, "failed", "more memory than it may"),
+        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, "failed", "memory limit"),
         ({"Status": "created", "ExitCode": 127, "Error": "no such file"}, "failed", "no such file"),
         ({"Status": "dead", "ExitCode": 1}, "failed", "exit code 1"),
     ],

@@ -55,7 +55,7 @@ def test_a_key_that_nothing_stands_for_names_the_variable_that_helps() -> None:
     with pytest.raises(UsageError) as refused:
         container_command.resolve_key("NEW", {}, {}, {})
     assert "IMAGE_NEW" in refused.value.hint
-    with pytest.raises(UsageError, match=r"mapping.NEW = a.b, which versions.yaml does not have"):
+    with pytest.raises(UsageError, match=r"mapping.NEW = a.b, which is not in images of versions.yaml"):
         container_command.resolve_key("NEW", {"NEW": "a.b"}, {"images": {"a": {}}}, {})
 
 

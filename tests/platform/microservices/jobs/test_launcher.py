@@ -42,7 +42,7 @@ def test_each_job_has_a_fresh_uuid4() -> None:
         (launcher.StartRequest("cosmos-rl", "/m", "docker", num_gpus=0), "num_gpus = 0, must be at least 1"),
         (launcher.StartRequest("cosmos-rl", "", "docker"), "model_path is missing"),
         (launcher.StartRequest("cosmos-rl", "s3://b/m", "docker"), "cloud storage"),
-        (launcher.StartRequest("cosmos-rl", "/m", "moon"), "no platform is called moon"),
+        (launcher.StartRequest("cosmos-rl", "/m", "moon"), "unknown platform moon"),
         (launcher.StartRequest("nobody", "/m", "docker"), "nobody has no container command"),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_container_of_others_is_refused_cloud_storage_even_where_ours_is_not()
         launcher.build_job(launcher.StartRequest("pilotlight", "s3://b/m", "docker", remote=True), {}).model_path
         == "s3://b/m"
     )
-    with pytest.raises(UsageError, match="cosmos-rl container reads no cloud storage"):
+    with pytest.raises(UsageError, match="cosmos-rl container cannot read cloud storage"):
         launcher.build_job(launcher.StartRequest("cosmos-rl", "s3://b/m", "lepton", remote=True), {})
 
 
@@ -190,7 +190,7 @@ def test_a_reason_that_says_no_more_than_pending_is_left_out(tmp_path: Path) -> 
 def test_a_job_that_stays_in_the_queue_is_taken_back_by_its_name(tmp_path: Path) -> None:
     held, job = Registry(tmp_path / "state.json"), wanted()
     queue = Queue(held, 9)
-    with pytest.raises(TimedOut, match=rf"^{job.id} was pending for 0 s and was taken back: PENDING \(Priority\)$"):
+    with pytest.raises(TimedOut, match=rf"^{job.id} was pending for 0 s and was stopped: PENDING \(Priority\)$"):
         launcher.start(job, Queued(queue), held, wait_s=0.0)
     assert (queue.deleted, held.read().entries) == (True, {})
 

@@ -102,7 +102,7 @@ def test_an_image_that_cannot_be_had_is_named_before_anything_starts(ground: Gro
 def test_a_port_that_is_taken_is_named_before_anything_starts(ground: Ground) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
-        with pytest.raises(PlatformError, match=f"host_port = {port} is taken"):
+        with pytest.raises(PlatformError, match=f"host_port = {port} is in use"):
             launcher.start(replace(ground.job(), host_port=port), ground.platform, ground.registry)
 
 

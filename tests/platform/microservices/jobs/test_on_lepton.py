@@ -63,7 +63,7 @@ def _notes(state: Path) -> str:
 
 class TestLepton(PlatformContract):
     def test_a_secret_that_the_workspace_lacks_is_named_before_anything_is_created(self, ground: Ground) -> None:
-        with pytest.raises(PlatformError, match="no secret called WANDB_API_KEY"):
+        with pytest.raises(PlatformError, match="no secret WANDB_API_KEY"):
             ground.platform.preflight(replace(ground.job(), secrets=("HF_TOKEN", "WANDB_API_KEY")))
 
     def test_its_address_is_the_endpoints_own(self, ground: Ground) -> None:
@@ -95,7 +95,7 @@ class TestLepton(PlatformContract):
         job = ground.job()
         with (
             broken(ground, "endpoint get", "endpoint remove"),
-            pytest.raises(PlatformError, match="could not be ended: lep endpoint remove failed") as failed,
+            pytest.raises(PlatformError, match="its cleanup failed: lep endpoint remove failed") as failed,
         ):
             launcher.start(job, ground.platform, ground.registry)
         assert failed.value.hint == f"platformctl microservice stop {job.id}"
@@ -132,11 +132,11 @@ def test_an_endpoint_has_image_port_command_shape_variables_and_names_of_secrets
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_gpus": 9}, "resource_shape = gpu.8xh100-sxm has 8 GPUs, but 9 are asked for"),
+        ({"num_gpus": 9}, "resource_shape = gpu.8xh100-sxm has 8 GPUs, but 9 are requested"),
         ({"num_gpus": 2, "options": {"resource_shape": "gpu.a10"}}, "resource_shape = gpu.a10 has 1 GPUs"),
         ({"options": {}}, "lepton needs resource_shape"),
         ({"options": {**SHAPE, "access": "public"}}, "access = public, must be open or left out"),
-        ({"options": {**SHAPE, "mounts": "/a:/b"}}, "--mounts is no option of this platform"),
+        ({"options": {**SHAPE, "mounts": "/a:/b"}}, "--mounts is not an option of this platform"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(ground: Ground, changes: dict[str, Any], message: str) -> None:

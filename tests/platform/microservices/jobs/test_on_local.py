@@ -142,5 +142,5 @@ def test_one_that_names_its_gpus_shares_them(ground: ProcessGround, monkeypatch:
 
 def test_gpus_that_the_machine_has_not_are_refused(ground: ProcessGround, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_service, "find_devices", lambda: [Device(0, 9), Device(1, 1)])
-    with pytest.raises(PlatformError, match="num_gpus = 3, and this machine has 2"):
+    with pytest.raises(PlatformError, match="num_gpus = 3, but this machine has 2"):
         ground.platform.preflight(replace(ground.job(), num_gpus=3))

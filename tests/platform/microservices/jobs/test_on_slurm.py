@@ -88,7 +88,7 @@ def test_a_job_that_finds_no_room_waits_with_slurms_reason_and_leaves_the_queue_
 def test_a_job_of_a_partition_that_is_down_is_taken_back_and_never_registered(ground: Ground) -> None:
     job = replace(ground.job(), options={**PLACE, "partition": "closed"})
     reports: list[str] = []
-    with pytest.raises(TimedOut, match=f"{job.id} was pending for 3 s and was taken back: PENDING") as late:
+    with pytest.raises(TimedOut, match=f"{job.id} was pending for 3 s and was stopped: PENDING") as late:
         launcher.start(job, ground.platform, ground.registry, 3.0, reports.append)
     assert (late.value.exit_code, ground.registry.read().entries) == (4, {})
     assert any("PartitionDown" in each for each in reports)
@@ -161,5 +161,5 @@ def test_a_missing_input_is_refused_by_name_and_taken_from_its_variable(ground: 
 
 def test_a_time_that_sbatch_does_not_take_is_refused(ground: Ground) -> None:
     job = replace(ground.job(), options={**PLACE, "partition": "closed", "time": "soon"})
-    with pytest.raises(UsageError, match="time = soon, must be as sbatch takes it"), ground.started(job):
+    with pytest.raises(UsageError, match="time = soon, must be in the format of sbatch"), ground.started(job):
         pass

@@ -105,7 +105,7 @@ def test_a_port_that_was_asked_for_is_given_or_refused(held: Registry) -> None:
     held.add("a", entry("docker", 8150))
     with claim(held, "docker", 9000, bindable=lambda _: True) as port:
         assert port == 9000
-    with pytest.raises(UsageError, match="host_port = 8150 is taken"), claim(held, "docker", 8150):
+    with pytest.raises(UsageError, match="host_port = 8150 is in use"), claim(held, "docker", 8150):
         pass
 
 
@@ -132,5 +132,5 @@ def test_a_folder_of_claims_that_somebody_laid_there_is_refused(
         assert folder.stat().st_mode & 0o777 == 0o700
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PlatformError, match="must be a folder that you alone can write to"), claim_port(held, "docker"):
+    with pytest.raises(PlatformError, match="must be a folder that only you can write to"), claim_port(held, "docker"):
         pass

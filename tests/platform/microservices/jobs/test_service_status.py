@@ -55,7 +55,7 @@ def test_a_model_that_cannot_be_loaded_is_the_reason_of_one_that_runs() -> None:
         ("docker", status("Progressing", structs.replace(replica("pending"), handle="")), False),
         ("docker", status("Progressing", structs.replace(replica("waiting"), handle="")), True),
         ("docker", status("Progressing"), False),
-        ("local", status("Progressing", replica("starting")), False),  # it does not listen yet
+        ("local", status("Progressing", replica("starting")), False),  # it is not listening yet
         ("local", status("Ready", replica("ready"), ready=1), True),
         ("local", status("Progressing", replica("pending", "copying the model")), True),
         ("local", status("Progressing", replica("waiting")), True),

@@ -49,7 +49,7 @@ def test_it_starts_the_platform_ends_with_it_and_comes_back_with_it(alone: Ctl, 
     started = alone.start(model, "--ready")
     assert alone.platformctl("down").returncode == 0
     status = json.loads(alone.do("status", "-o", "json"))
-    assert (status["state"], status["reason"]) == ("stopped", "the platform is down; platformctl up starts it again")
+    assert (status["state"], status["reason"]) == ("stopped", "the platform is down; start it with platformctl up")
     assert alone.platformctl("up").returncode == 0
     assert "hello" in alone.do("infer", "--prompt", "hello", "--accept-defaults")
     assert f"ims-{started['job_id']}" in alone.platformctl("list").stdout
@@ -159,7 +159,7 @@ def test_the_hint_of_a_failed_start_names_the_one_that_failed(ctl: Ctl, model: P
     bad = write_model(tmp_path / "bad", "raise RuntimeError('no weights here')\n")
     failed = ctl.run("start", "pilotlight", "--model-path", str(bad), "--ready")
     job_id = ctl.registry["latest"]
-    assert f"platformctl microservice logs {job_id} says more" in failed.stderr
+    assert f"see platformctl microservice logs {job_id}" in failed.stderr
     assert "no weights here" in ctl.do("logs", job_id)
 
 
@@ -248,10 +248,10 @@ def test_what_ends_at_once_is_told_and_taken_back(ctl: Ctl, model: Path) -> None
         (("start", "pilotlight", "--model-path", "/nowhere"), "does not exist"),
         (("start", "stranger", "--model-path", "/m"), "stranger has no container command"),
         (("start", "pilotlght", "--model-path", "/m"), "did you mean pilotlight?"),
-        (("start", "pilotlight", "--model-path", "/m", "--partition", "a"), "--partition is no option of local"),
+        (("start", "pilotlight", "--model-path", "/m", "--partition", "a"), "--partition is not an option of local"),
         (("start", "stranger", "--model-path", "/m"), "there are classification, classification_pyt"),
         (("start", "cosmos-rl", "--model-path", "/"), "use --platform docker"),
-        (("start", "cosmos-rl", "--model-path", "/", "--partition", "x"), "--partition is no option"),
+        (("start", "cosmos-rl", "--model-path", "/", "--partition", "x"), "--partition is not an option"),
         (("start", "pilotlight", "--model-path", "/", "--env", "HF_TOKEN=x"), "HF_TOKEN is a secret"),
         (("start", "pilotlight", "--model-path", "/", "--secret", "HF_TOKEN"), "HF_TOKEN is not set"),
         (("start", "cosmos-rl", "--platform", "slurm", "--model-path", "/m"), "partition"),

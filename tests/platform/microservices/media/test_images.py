@@ -84,7 +84,7 @@ def test_a_damaged_image_is_refused_in_words(kind: str, cut: int) -> None:
     noise = np.random.default_rng(1).integers(0, 255, (20, 30, 3), dtype="u1")
     buffer = io.BytesIO()
     Image.fromarray(noise).save(buffer, kind)
-    with pytest.raises(MediaError, match=r"is damaged|is no image"):
+    with pytest.raises(MediaError, match=r"is damaged|is neither an image"):
         pixels(identify("a", buffer.getvalue()[:cut]), SMALL)
 
 

@@ -58,7 +58,7 @@ def test_a_path_of_this_machine_cannot_be_fetched_by_a_container() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("https://elsewhere.example/a.mp4", "is on a host that media are not taken from"),
+        ("https://elsewhere.example/a.mp4", "is on a host that is not allowed"),
         ("http://listed.example/a.mp4", "is plain http://"),
         ("https://169.254.169.254/latest/meta-data/", "could not be fetched"),
         ("https://127.0.0.1:8091/x.mp4", "could not be fetched"),

@@ -8,7 +8,7 @@ from tests.platform.microservices.media.conftest import png
 
 from pilotlight.microservices.media import Limits, MediaRefused, fetch
 
-NOT_THERE = "media[0] is no file that media may be taken from; the operator opens folders with PILOTLIGHT_MEDIA_ROOTS"
+NOT_THERE = "media[0] is not an allowed file for media; the operator allows folders with PILOTLIGHT_MEDIA_ROOTS"
 
 
 @pytest.fixture

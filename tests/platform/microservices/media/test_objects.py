@@ -59,7 +59,7 @@ def test_without_credentials_only_what_is_public_can_be_read(s3: Stored, limits:
     bare = replace(workspace, credentials={})
     assert fetch([bucket.uri("public.png")], bare, limits, environ=environ)[0].data == png()
     told = refused([bucket.uri("private.png")], bare, limits, environ)
-    assert told == "media[0] is refused by the store: the workspace's credentials are wrong or may not read it"
+    assert told == "media[0] is denied by the store: the workspace's credentials are wrong or may not read it"
 
 
 def test_an_object_that_is_not_there_is_told_so(s3: Stored, limits: Limits) -> None:
@@ -119,7 +119,7 @@ def test_azure_is_read_with_its_key_and_refuses_a_wrong_one(azure: Stored, limit
     bucket.put("in/ä b.png", png())
     assert fetch([bucket.uri("in/ä b.png")], workspace, limits, environ=environ)[0].data == png()
     told = refused([bucket.uri("in/ä b.png")], workspace, limits, {"WORKSPACE_KEY": "c2VjcmV0LWtleQ=="})
-    assert told == "media[0] is refused by the store: the workspace's credentials are wrong or may not read it"
+    assert told == "media[0] is denied by the store: the workspace's credentials are wrong or may not read it"
 
 
 def test_credentials_of_one_azure_account_are_not_shown_to_another(azure: Stored, limits: Limits) -> None:
@@ -138,7 +138,7 @@ def test_a_workspace_may_refer_to_credentials_of_stores_alone(reference: str) ->
 
 
 def test_an_unknown_credential_is_named() -> None:
-    with pytest.raises(UsageError, match=r"credentials\.password is not known, must be one of .*access_key"):
+    with pytest.raises(UsageError, match=r"credentials\.password is unknown, must be one of .*access_key"):
         secret_references.check(Workspace("s3://b", credentials={"password": "env:AWS_ACCESS_KEY_ID"}))
 
 
@@ -153,7 +153,7 @@ def test_a_mounted_secret_is_read_below_its_folder(tmp_path: Path) -> None:
     assert secret_references.values(workspace, environ) == {"secret_key": "word"}
     with pytest.raises(UsageError, match="leads out"):
         secret_references.values(Workspace("s3://b", credentials={"secret_key": "file:out"}), environ)
-    with pytest.raises(UsageError, match="file:team/key is not set where this runs"):
+    with pytest.raises(UsageError, match="file:team/key is not set in this process"):
         secret_references.values(workspace, {"PILOTLIGHT_HOME": str(tmp_path)} | {"PILOTLIGHT_SECRETS_DIR": "/none"})
 
 
@@ -172,7 +172,7 @@ def test_a_declaration_beside_a_model_in_a_store_is_read(s3: Stored, limits: Lim
 def test_a_declaration_is_bounded_and_follows_the_rules_for_addresses(s3: Stored, limits: Limits) -> None:
     bucket, workspace, environ = s3
     put_private(s3, "model/parameters.yaml", b"x" * (MAX_BYTES + 1))
-    with pytest.raises(PlatformError, match=r"parameters.yaml beside the model has \d+ bytes, more than the 262144"):
+    with pytest.raises(PlatformError, match=r"parameters.yaml beside the model has \d+ bytes, the limit is 262144"):
         read_declaration(bucket.uri("model"), workspace, limits, environ)
     for forbidden in (replace(limits, networks=()), replace(limits, allow_http=False)):
         with pytest.raises(PlatformError, match=r"could not be fetched|must be https") as caught:

@@ -12,7 +12,7 @@ from tests.platform.microservices.media.conftest import Web, png
 
 from pilotlight.microservices.media import Limits, MediaRefused, fetch
 
-UNREACHED = "could not be fetched; check the address, or ask the operator, whose log has the reason"
+UNREACHED = "could not be fetched; check the address, or let the operator check the log"
 
 
 def refused(references: list[str], limits: Limits, **how: Any) -> str:
@@ -55,7 +55,7 @@ def test_they_are_fetched_at_once_within_the_bound(web: Web, limits: Limits) -> 
 def test_a_host_must_be_listed(web: Web, limits: Limits) -> None:
     web.paths["/a.png"] = png()
     told = refused([web.url("/a.png")], replace(limits, domains=("example.com",)))
-    assert "media[0] is on a host that media are not taken from" in told
+    assert "media[0] is on a host that is not allowed" in told
     assert "PILOTLIGHT_MEDIA_DOMAINS" in told
     assert not web.asked
 
@@ -120,13 +120,13 @@ def test_where_redirects_are_allowed_each_step_is_checked_anew(web: Web, limits:
         assert refused([web.url("/out")], allowed) == f"media[0] {UNREACHED}"
     web.paths["/elsewhere"] = redirect(web.url("/b.png", "localhost"))
     told = refused([web.url("/elsewhere")], replace(allowed, domains=("127.0.0.1",)))
-    assert "is on a host that media are not taken from" in told
+    assert "is on a host that is not allowed" in told
     assert refused([web.url("/loop")], allowed) == f"media[0] {UNREACHED}"
 
 
 def test_an_announced_size_is_refused_before_it_is_read(web: Web, limits: Limits) -> None:
     web.paths["/a.png"] = png() + b"\0" * 5000
-    assert "more than the 1000 that are taken" in refused([web.url("/a.png")], replace(limits, bytes=1000))
+    assert "the limit is 1000" in refused([web.url("/a.png")], replace(limits, bytes=1000))
 
 
 def endless(handler: Any) -> None:
@@ -139,7 +139,7 @@ def endless(handler: Any) -> None:
 def test_an_endless_answer_ends_at_the_size_that_is_taken(web: Web, limits: Limits) -> None:
     web.paths["/a.png"] = endless
     told = refused([web.url("/a.png")], replace(limits, bytes=300_000))
-    assert told == "media[0] has more than the 300000 bytes that are taken"
+    assert told == "media[0] has more than 300000 bytes, the limit"
 
 
 def test_all_of_a_request_together_have_a_bound(web: Web, limits: Limits) -> None:
@@ -203,7 +203,7 @@ def test_the_first_that_fails_is_named_by_its_place(web: Web, limits: Limits) ->
 
 def test_bytes_that_are_no_medium_are_refused_whatever_they_are_called(web: Web, limits: Limits) -> None:
     web.paths["/a.png"] = b"#EXTM3U\nfile:///etc/passwd\n"
-    assert "is no image (PNG" in refused([web.url("/a.png")], limits)
+    assert "is neither an image (PNG" in refused([web.url("/a.png")], limits)
 
 
 def test_tls_is_for_the_name_that_was_asked_for(

@@ -11,10 +11,10 @@ Keys = tuple[Any, ...]  # jwt.PyJWK
 _REASONS: Final = {
     "InvalidSignatureError": "its signature is wrong",
     "InvalidAudienceError": "it is meant for another audience",
-    "InvalidIssuerError": "its issuer is another one",
-    "InvalidAlgorithmError": "its algorithm is not allowed here",
-    "InvalidKeyError": "no key of the service fits it",
-    "MissingRequiredClaimError": "it lacks a claim that is needed, such as exp",
+    "InvalidIssuerError": "it has another issuer",
+    "InvalidAlgorithmError": "its algorithm is not allowed",
+    "InvalidKeyError": "it matches no key of the service",
+    "MissingRequiredClaimError": "it lacks a required claim, such as exp",
 }
 
 
@@ -29,7 +29,7 @@ def parse_jwks(document: str) -> Keys:
     try:
         return tuple(jwt.PyJWKSet.from_json(document).keys)
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("it is no JWKS document") from error
+        raise ValueError("it is not a JWKS document") from error
 
 
 def verify(
@@ -79,5 +79,5 @@ def _key(token: str, keys: Keys) -> Any:
     candidates = [key for key in keys if name is None or key.key_id == name]
     fitting = [key for key in candidates if key.algorithm_name == algorithm]
     if not fitting or (name is None and len(fitting) > 1):
-        raise jwt.InvalidKeyError("no key of the service fits it")
+        raise jwt.InvalidKeyError("it matches no key of the service")
     return fitting[0]

@@ -85,7 +85,7 @@ def decode_response(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, 
             outputs.append(Tensor(each["name"], each["datatype"], each["shape"], raw, each.get("data")))
             offset += size or 0
     except (KeyError, TypeError, AttributeError):
-        raise ValueError("the response is no V2 inference response: it has no list of outputs") from None
+        raise ValueError("the response is not a V2 inference response: it has no list of outputs") from None
     if offset > len(body):
         raise ValueError(f"the response has {len(body)} bytes, its outputs need {offset}")
     return document, outputs

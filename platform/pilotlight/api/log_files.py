@@ -70,7 +70,7 @@ def stream_lines(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) ->
         names = [name for ended in (False, True) for name, _ in find(ended)]
         if not any(name.startswith(query.replica) for name in names):
             there = ", ".join(names) or "none"
-            raise NotFound(f"no replica or revision with replicas is called {query.replica}; there are {there}")
+            raise NotFound(f"no replica or revision is called {query.replica}; there are {there}")
     return _read(find, query, wait_for_more)
 
 

@@ -63,11 +63,11 @@ async def replica_metrics(request: web.Request) -> web.Response:
     replica = next((each for each in replicas if each.id == name), None)
     page = await http_client.request(replica.port, "/metrics", SCRAPE_S, host=replica.host) if replica else None
     if page is None or not page.ok:
-        raise NotFound(f"replica {name} gives no metrics: it does not run, or not any more")
+        raise NotFound(f"replica {name} has no metrics: it is not running")
     return web.Response(body=page.body, headers={"Content-Type": prometheus_text.CONTENT_TYPE})
 
 
-METRICS: Final = Route("GET", "/metrics", metrics, "Metrics of services, in Prometheus' text format.")
+METRICS: Final = Route("GET", "/metrics", metrics, "Metrics of services in the Prometheus text format.")
 ROUTES: Final = (Route("GET", TARGETS, scrape_targets, "Scrape targets, for Prometheus' http_sd."),)
 REPLICA_ROUTES: Final = (
     Route("GET", f"{metrics_export.REPLICA_METRICS}/{{replica}}", replica_metrics, "Metrics of a replica."),

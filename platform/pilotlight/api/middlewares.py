@@ -46,7 +46,7 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
     except PlatformError as error:
         response = _platform_error(error)
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
-        response = _error_response(400, f"the body is not what this route takes: {error}", "", UsageError.exit_code)
+        response = _error_response(400, f"invalid body: {error}", "", UsageError.exit_code)
     except web.HTTPException as error:
         code = EXIT_CODES.get(error.status, 1)
         response = _error_response(error.status, f"{request.method} {request.path}: {error.reason}", "", code)
@@ -63,7 +63,7 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
 def _internal_error(error: Exception, to_admin: bool) -> web.Response:
     """Return a 500; only an admin gets the reason, which may contain paths and addresses of this process."""
     reason = f"{type(error).__name__} in the control process: {error}"
-    message = reason if to_admin else "the control process failed; its log has the reason"
+    message = reason if to_admin else "the control process failed; see its log"
     return _error_response(
         500, message, "the traceback is in logs/daemon.log" if to_admin else "", InternalError.exit_code
     )
@@ -112,7 +112,7 @@ async def authorize_metrics(request: web.Request) -> None:
     """Beyond loopback, require the admin's token, or the one for scrapes, which opens nothing else."""
     scrapes = request.app.get(METRICS_TOKEN)
     if scrapes is not None and not is_admin(request) and not (scrapes and has_token(request, scrapes)):
-        raise Unauthorized("/metrics needs a bearer token", "set one for scrapes with --metrics-token-file")
+        raise Unauthorized("/metrics needs a bearer token", "set one with --metrics-token-file")
 
 
 async def require_admin(request: web.Request) -> None:

@@ -44,7 +44,7 @@ def settings(environ: Mapping[str, str]) -> OidcSettings | None:
         if not values[name]:
             raise UsageError(f"PILOTLIGHT_API_OIDC_{name.upper()} is missing, and PILOTLIGHT_API_OIDC_ISSUER is set")
     if "://" in values["jwks"] and not values["jwks"].startswith(SECURE):
-        raise UsageError(f"PILOTLIGHT_API_OIDC_JWKS = {values['jwks']}, must be https, or a path of this machine")
+        raise UsageError(f"PILOTLIGHT_API_OIDC_JWKS = {values['jwks']}, must be an https URL or a local path")
     algorithms = tuple(filter(None, values["algorithms"].replace(",", " ").split())) or ("RS256", "ES256")
     if wrong := sorted(set(algorithms) - ALLOWED):
         allowed = ", ".join(sorted(ALLOWED))
@@ -111,5 +111,5 @@ def from_environ(environ: Mapping[str, str]) -> Oidc | None:
     try:
         import jwt  # noqa: F401 - fail at the start, not at the first request
     except ImportError:
-        raise UsageError("PILOTLIGHT_API_OIDC_ISSUER is set, and PyJWT is missing: install pilotlight[auth]") from None
+        raise UsageError("PILOTLIGHT_API_OIDC_ISSUER is set, but PyJWT is missing: install pilotlight[auth]") from None
     return Oidc(options)

@@ -139,7 +139,7 @@ AREA: Final = Area(
     allow_anonymous,
     (
         Route("GET", "/api/v1/openapi.json", openapi, "This document."),
-        Route("GET", PAGE, page, "A page on which every route can be tried."),
+        Route("GET", PAGE, page, "Interactive page of all routes."),
         Route("GET", f"{PAGE}/{{file}}", file, "Files of that page."),
     ),
 )

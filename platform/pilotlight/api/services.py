@@ -138,15 +138,15 @@ async def _call(request: web.Request, verb: Callable[[ServiceVerbs], Any]) -> we
 
 
 SHUTDOWN: Final = Route(
-    "POST", "/api/v1/shutdown", shutdown, "Shut down the platform with all that it runs.", dict[str, float],
+    "POST", "/api/v1/shutdown", shutdown, "Shut down the platform and everything it runs.", dict[str, float],
     {200: dict[str, Any]},
 )  # fmt: skip
 SECRET: Final = Route(
-    "PUT", f"{SERVICE}/secret", set_secret, "Set the values of its own Secret, kept in memory.", dict[str, str],
+    "PUT", f"{SERVICE}/secret", set_secret, "Set the values of the service's Secret, kept in memory.", dict[str, str],
     {200: dict[str, Any]},
 )  # fmt: skip
 CHECKS: Final = Route(
-    "POST", "/api/v1/targets/{name}/checks", check_target, "Check what docker or slurm needs.", dict[str, str],
+    "POST", "/api/v1/targets/{name}/checks", check_target, "Check the requirements of docker or slurm.", dict[str, str],
     {200: list[dict[str, str]]},
 )  # fmt: skip
 ROUTES: Final = (

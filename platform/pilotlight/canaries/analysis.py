@@ -154,7 +154,7 @@ def _bound_measurement(context: Analysis, check: Check) -> Measurement:
     if isinstance(observed, Missing):
         return measurement
     if value is None:
-        return _no_data(measurement, Missing("nan", f"{check.name} cannot be told from the metrics"))
+        return _no_data(measurement, Missing("nan", f"{check.name} cannot be read from the metrics"))
     p_values = [above_maximum(check.name, observed, check.maximum)] if check.maximum is not None else []
     p_values += [below_minimum(check.name, observed, check.minimum)] if check.minimum is not None else []
     low, high = confidence_interval(check.name, observed)
@@ -164,7 +164,7 @@ def _bound_measurement(context: Analysis, check: Check) -> Measurement:
     if significance == "significant" and _is_conclusive(context, check.name, observed):
         return replace(measurement, verdict="Failed", reason=f"{_summary(measurement)}, {_violation(check)}")
     if significance != "insignificant" or _out_of_bounds(check, value):
-        reason = f"{_summary(measurement)}, perhaps {_violation(check)}: too few to be sure"
+        reason = f"{_summary(measurement)}, perhaps {_violation(check)}: too few requests to be sure"
         return replace(measurement, verdict="Inconclusive", reason=reason)
     return _require_requests(context, measurement)
 
@@ -179,7 +179,7 @@ def _comparison_measurement(context: Analysis, name: str) -> Measurement:
     canary, baseline = context.pooled or VariantCounts(canary, baseline)
     value, baseline_value = metric_value(name, canary), metric_value(name, baseline)
     if value is None or baseline_value is None:
-        return _no_data(measurement, Missing("nan", f"{name} cannot be told from the metrics"))
+        return _no_data(measurement, Missing("nan", f"{name} cannot be read from the metrics"))
     ratio = context.policy.ratio
     low, high = confidence_interval(name, canary)
     measurement = replace(
@@ -195,7 +195,7 @@ def _comparison_measurement(context: Analysis, name: str) -> Measurement:
     if significance == "significant" and _is_conclusive(context, name, canary):
         return replace(measurement, verdict="Failed", reason=f"{_summary(measurement)}, worse {comparison}")
     if significance != "insignificant":
-        reason = f"{_summary(measurement)}, perhaps worse {comparison}: too few to be sure"
+        reason = f"{_summary(measurement)}, perhaps worse {comparison}: too few requests to be sure"
         return replace(measurement, verdict="Inconclusive", reason=reason)
     return _require_requests(context, measurement)
 
@@ -208,7 +208,7 @@ def _require_requests(context: Analysis, measurement: Measurement) -> Measuremen
     observed = context.paired_canary if compared else context.canary
     if _missing_requests(observed, context.policy):
         requests = math.floor(observed.requests) if isinstance(observed, ObservedCounts) else 0
-        reason = f"{requests} of the {required} requests that it takes"
+        reason = f"{requests} of the {required} required requests"
         return replace(measurement, verdict="Inconclusive", reason=reason)
     if compared and _missing_requests(context.baseline, context.policy):
         return replace(measurement, verdict="Inconclusive", reason=f"the baseline had fewer than {required} requests")
@@ -255,9 +255,9 @@ def _sanitized(observed: ObservedCounts | Missing) -> ObservedCounts | Missing:
         return observed
     numbers = (observed.requests, observed.errors, observed.seconds, observed.observed_s)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
-        return Missing("nan", "what the metrics say of its requests is not a number")
+        return Missing("nan", "its request metrics are not a number")
     if observed.requests <= 0:
-        return Missing("empty", "it had no request")
+        return Missing("empty", "it had no requests")
     errors = min(observed.errors, observed.requests)
     return observed._replace(errors=errors, buckets=rising_buckets(observed.buckets))
 

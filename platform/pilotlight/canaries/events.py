@@ -33,7 +33,7 @@ def _same(one: Canary, other: Canary) -> bool:
 
 def _started(canary: Canary) -> Iterator[CanaryEvent]:
     steps = ", ".join(f"{step} %" for step in canary.policy.steps)
-    yield CanaryEvent(canary.revision, "CanaryStarted", f"beside {canary.stable}, in steps of {steps}")
+    yield CanaryEvent(canary.revision, "CanaryStarted", f"next to {canary.stable}, in steps of {steps}")
     yield from _changes(canary, canary, fresh=True)
 
 
@@ -43,9 +43,9 @@ def _changes(previous: Canary, current: Canary, *, fresh: bool = False) -> Itera
     if current.phase == previous.phase and not fresh:
         return
     if current.phase == "Paused":
-        yield CanaryEvent(current.revision, "CanaryPaused", current.reason or "by hand")
+        yield CanaryEvent(current.revision, "CanaryPaused", current.reason or "paused manually")
     elif current.phase == "Progressing" and not fresh:
-        yield CanaryEvent(current.revision, "CanaryResumed", f"goes on with {current.weight} %")
+        yield CanaryEvent(current.revision, "CanaryResumed", f"continues with {current.weight} %")
     elif current.phase in ENDS:
         severity: Literal["Normal", "Warning"] = "Warning" if current.phase == "RolledBack" else "Normal"
         message = current.reason or f"instead of {current.stable}"

@@ -28,8 +28,8 @@ from pilotlight.canaries.canary_state import ENDED, MAX_MEASUREMENTS, Canary
 
 ERROR_LIMIT: Final = 4  # consecutive measurement errors before the canary is paused
 IDLE_LOOKS: Final = 8  # looks without a new request after which traffic counts as idle
-PAUSED_MANUALLY: Final = "by hand"
-AWAITING_PROMOTION: Final = "every check passed; platformctl canary promote gives it all requests"
+PAUSED_MANUALLY: Final = "paused manually"
+AWAITING_PROMOTION: Final = "every check passed; platformctl canary promote gives it all traffic"
 MIN_COMPARISON_S: Final = 8.0  # a shorter window may contain no scrape, which would look like no traffic
 PROBE_LOOKS: Final = 8  # looks after probes within which these must have been scraped
 
@@ -82,13 +82,13 @@ def _ending(canary: Canary, conditions: Conditions) -> Action | None:
     if conditions.newer:
         return Finish("Superseded", "a newer release was deployed")
     if canary.command == "abort":
-        return RollBack("aborted by hand")
+        return RollBack("aborted manually")
     if conditions.failed:
         return RollBack(f"{canary.revision} does not start: {conditions.failed}")
     if canary.failures >= max(canary.policy.failure_limit, 1):
         return RollBack(_last_reason(canary, "Failed"))
     late = canary.elapsed_s > canary.policy.deadline_s and canary.weight < 100 and canary.phase != "Paused"
-    return RollBack(f"not through its steps within the deadline of {canary.policy.deadline_s:g} s") if late else None
+    return RollBack(f"steps not finished within the deadline of {canary.policy.deadline_s:g} s") if late else None
 
 
 def _requested(canary: Canary, conditions: Conditions) -> Action | None:
@@ -117,11 +117,11 @@ def _advance(canary: Canary, judgement: Judgement | None) -> Action:
     if canary.weight != weight:
         return SetWeight(weight) if weight < 100 else _promotion_gate(canary)
     if canary.errors >= ERROR_LIMIT:
-        return Pause(f"{canary.errors} measurements in a row could not be made: {_last_reason(canary, 'Error')}")
+        return Pause(f"{canary.errors} measurements in a row failed: {_last_reason(canary, 'Error')}")
     if judgement is None or not _baked(canary):
         left = canary.policy.bake_s - canary.baked_s
         baking = f"at {canary.weight} % for another {left:.0f} s at least"
-        return Wait(baking if left > 0 else "waits for the next measurement")
+        return Wait(baking if left > 0 else "waiting for the next measurement")
     if judgement.verdict == "Inconclusive":
         missing = judgement.missing_requests or judgement.missing_baseline_requests
         return (_too_few_requests if missing else _inconclusive)(canary, judgement)

@@ -52,8 +52,10 @@ class RolloutState:
         """Return the release to roll back to. Raise NotFound if it is not stored any more."""
         release = find_release(self.releases, self.canary.stable_generation)
         if release is None:
-            message = f"generation {self.canary.stable_generation} of {self.newest.name}, to go back to, is not kept"
-            raise NotFound(message, "deploy its document: platformctl deploy -f FILE")
+            message = (
+                f"generation {self.canary.stable_generation} of {self.newest.name}, to roll back to, is not stored"
+            )
+            raise NotFound(message, "deploy its manifest: platformctl deploy -f FILE")
         return release
 
 
@@ -69,7 +71,7 @@ def observe(target: Target, key: Key, canary: Canary) -> RolloutState:
         return RolloutState(status, releases, canary, outcome)
     note = releases[0].note
     automatic = note.startswith(ROLLED_BACK_NOTE)
-    reason = note.removeprefix(ROLLED_BACK_NOTE).removeprefix(": ") if automatic else f"by hand: {note}"
+    reason = note.removeprefix(ROLLED_BACK_NOTE).removeprefix(": ") if automatic else f"manual: {note}"
     return RolloutState(status, releases, canary, outcome, reason)
 
 
@@ -95,7 +97,7 @@ def revision_names(canary: Release, stable: Release) -> tuple[str, str]:
     ranks = {f"{canary.name}-{role}": rank for rank, role in enumerate(ENTRY_ROLES)}
     changed = history.revisions(canary).difference(before)
     if not changed:
-        raise NotFound(f"the document of {canary.name} makes the same pods, so there is nothing to try")
+        raise NotFound(f"the document of {canary.name} results in the same pods, so there is nothing to test")
     first = min(changed, key=lambda name: (ranks.get(name.rpartition("-")[0], len(ranks)), name))
     workload = first.rpartition("-")[0]
     previous = (name for name in before if name.rpartition("-")[0] == workload)
@@ -146,7 +148,7 @@ def _compared(
     if not canary.policy.compare:
         return NOT_COMPARED, NOT_COMPARED
     if seconds < next_action.MIN_COMPARISON_S:
-        early = Missing("early", f"it has had {canary.weight} % for too short a time to be compared")
+        early = Missing("early", f"it has had {canary.weight} % for too short a time to compare")
         return early, early
     return (
         _observed(target, queries.within_last(scope, seconds), running=_is_running(state, canary.revision)),

@@ -52,8 +52,8 @@ def example_error(
     if code < REFUSED:
         return ""
     request = "the example" if example else "a request of zeros"
-    problem = f"{stable.name}, which serves well, answers {code} to {request}, so that no probe can be made of it"
-    fix = f"give one that it answers with --example, send {status.name} requests, or choose {NO_DATA_OPTIONS}"
+    problem = f"{stable.name}, which is serving, responds with {code} to {request}, so it cannot be used as a probe"
+    fix = f"set a valid one with --example, send requests to {status.name}, or choose {NO_DATA_OPTIONS}"
     return f"{problem}; {fix}"
 
 
@@ -89,12 +89,12 @@ def _from_metadata(client: HttpClient, status: ServiceStatus, revision: Revision
     path = f"/v2/models/{quote(status.name, safe='')}"
     code, metadata = _request(client, "GET", path)
     if code != 200:
-        message = f"{revision.name} does not say what it takes (GET {path} answers {code}), so no probe can be made"
-        raise PlatformError(message, f"give an --example, send it requests, or choose {NO_DATA_OPTIONS}")
+        message = f"{revision.name} has no metadata (GET {path} returned {code}), so no probe can be built"
+        raise PlatformError(message, f"set --example, send requests to it, or choose {NO_DATA_OPTIONS}")
     try:
         return json.dumps(zero_request(decode_json(metadata)))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PlatformError(f"{revision.name} says nothing readable of what it takes: {error}") from error
+        raise PlatformError(f"{revision.name} has unreadable metadata: {error}") from error
 
 
 def _request(client: HttpClient, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:

@@ -134,7 +134,7 @@ def read_answers(
         if isinstance(answer, Missing):
             return answer
     if running and not answers.get("fresh") and scope.observed_s >= scope.fresh_s:
-        problem = f"nothing of {scope.revision} was scraped for {scope.fresh_s:g} s"
+        problem = f"{scope.revision} was not scraped for {scope.fresh_s:g} s"
         return Missing("stale", f"{problem}; is Prometheus up, and does it scrape the service?")
     counted = _increase(answers, "codes", "code")
     lost = sum(value for value in _increase(answers, "lost", "").values() if not math.isnan(value))
@@ -142,7 +142,7 @@ def read_answers(
     if math.isnan(requests):
         return Missing("nan", f"the requests of {scope.revision} are not a number")
     if requests <= 0:
-        return Missing("empty", f"{scope.revision} had no request within {promql_duration(scope.window_s)}")
+        return Missing("empty", f"{scope.revision} had no requests within {promql_duration(scope.window_s)}")
     errors = sum(value for code, value in counted.items() if code.startswith("5")) + lost
     seconds = sum(_increase(answers, "seconds", "").values())
     buckets = rising_buckets((upper_bound(text), count) for text, count in _increase(answers, "buckets", "le").items())
@@ -154,9 +154,9 @@ def single_value(answer: QueryAnswer, name: str) -> float | Missing:
     if isinstance(answer, Missing):
         return answer
     if len(answer) > 1:
-        return Missing("unusable", f"promql {name} gives {len(answer)} series where one is needed; sum them")
+        return Missing("unusable", f"promql {name} gives {len(answer)} series, must return one; use sum()")
     if not answer:
-        return Missing("empty", f"promql {name} gives nothing")
+        return Missing("empty", f"promql {name} returned no result")
     value = answer[0].value
     return Missing("nan", f"promql {name} gives NaN") if math.isnan(value) else value
 

@@ -57,7 +57,7 @@ def start_canary(target: Target, release: Release, stable: Release, policy: Cana
             updated = replace(history, current=replace(running, policy=policy))  # a runner has already started it
         else:
             if running is not None:
-                end = Finish("Superseded", "another canary was started")
+                end = Finish("Superseded", "a newer canary was started")
                 history = replace(history, current=actions.apply_action(running, end, format_utc(now)))
             updated = stored_history.with_new_canary(history, canary)
         try:
@@ -141,7 +141,7 @@ class CanaryRunner:
         state = observation.observe(self._target, leased.key, stored_history.require_running(leased))
         at = format_utc(self._now())
         if state.outcome == "superseded":
-            ended = actions.apply_action(state.canary, Finish("Superseded", "another document was deployed"), at)
+            ended = actions.apply_action(state.canary, Finish("Superseded", "another manifest was deployed"), at)
             return self._renew_lease(leased), ended, restart_superseded(self._target, state, at)
         if state.outcome:  # already released, but not saved by its runner
             end: Action = RollBack(state.reason) if state.outcome == "rolled back" else Finish("Promoted")

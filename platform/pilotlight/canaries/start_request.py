@@ -132,4 +132,4 @@ def _try_queries(target: "Target", request: CanaryRequest, checked: CheckedCanar
             except UsageError:
                 raise
             except PlatformError as error:
-                note(f"promql {check.name} cannot be asked yet: {error}")
+                note(f"promql {check.name} cannot be queried yet: {error}")

@@ -37,8 +37,8 @@ def decode_history(stored: CanaryRecord | None) -> CanaryHistory:
     try:
         return json.decode(stored.state, type=CanaryHistory)
     except (DecodeError, ValidationError) as error:
-        message = f"what is kept of the canary of {stored.namespace}/{stored.name} cannot be read: {error}"
-        raise PlatformError(message, "another version wrote it; platformctl rollback goes back by hand") from error
+        message = f"the stored state of the canary of {stored.namespace}/{stored.name} cannot be read: {error}"
+        raise PlatformError(message, "another version wrote it; roll back with platformctl rollback") from error
 
 
 def encode_history(history: CanaryHistory) -> str:
@@ -77,7 +77,7 @@ def require_running(stored: CanaryRecord) -> Canary:
     """Return the running canary. Raise Conflict if it has ended since it was read."""
     canary = running_canary(decode_history(stored))
     if canary is None:
-        raise Conflict(f"the canary of {stored.namespace}/{stored.name} has ended meanwhile")
+        raise Conflict(f"the canary of {stored.namespace}/{stored.name} has already ended")
     return canary
 
 
@@ -97,7 +97,7 @@ def no_running_canary(key: Key) -> NotFound:
 
 def too_many_conflicts(key: Key) -> Conflict:
     """Return the error after MAX_ATTEMPTS conflicting writes."""
-    return Conflict(f"the canary of {'/'.join(key)} is being changed by others all the time; try again")
+    return Conflict(f"the canary of {'/'.join(key)} keeps changing; retry")
 
 
 def merge_concurrent(seen: Canary, canary: Canary, theirs: Canary) -> Canary:

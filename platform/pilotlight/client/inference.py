@@ -127,7 +127,7 @@ def models(session: Session, /, *, timeout: float | None = None) -> Operation[li
 
 def _path(model: str, version: str = "") -> str:
     if model in (".", "..") or version in (".", ".."):
-        raise InvalidInput(f"{model!r}, version {version!r}: no name of a model, but a step of a path")
+        raise InvalidInput(f"{model!r}, version {version!r}: not a model name, but a path")
     parts = ["/v2/models", model, *(["versions", version] if version else [])]
     return "/".join([parts[0], *(quote(part, safe="") for part in parts[1:])])
 

@@ -71,7 +71,7 @@ class CompletionStream:
             elif data:
                 parts.append(self._completion(data))
         if len(self._buffer) > MAX_EVENT:
-            raise ResponseError(f"stream: an event has more than {MAX_EVENT} bytes", 0, "no line ends")
+            raise ResponseError(f"stream: an event has more than {MAX_EVENT} bytes", 0, "no line break")
         return parts
 
     def _completion(self, data: bytes) -> Completion:

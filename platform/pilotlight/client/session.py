@@ -208,7 +208,7 @@ def reading(subject: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise ResponseError(f"{subject}: the response is not readable: {error}", 200, str(error)) from None
+        raise ResponseError(f"{subject}: the response cannot be read: {error}", 200, str(error)) from None
 
 
 def document_of(reply: Reply, subject: str, hint: str = "") -> dict[str, Any]:
@@ -219,12 +219,12 @@ def document_of(reply: Reply, subject: str, hint: str = "") -> dict[str, Any]:
         document = decode_json(reply.body)
         if isinstance(document, dict):
             return document
-        raise ValueError(f"no JSON object: {error_message(reply)}")
+        raise ValueError(f"not a JSON object: {error_message(reply)}")
 
 
 def response_error(reply: Reply, subject: str, hint: str = "") -> ResponseError:
     words, fix = error_message(reply), "pass the service's token as token=" if reply.status == 401 else hint
-    message = f"{subject}: the server answered {reply.status}: {words}{fix and f'; {fix}'}"
+    message = f"{subject}: the server returned {reply.status}: {words}{fix and f'; {fix}'}"
     return ResponseError(message, reply.status, words)
 
 

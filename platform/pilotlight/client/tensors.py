@@ -73,7 +73,7 @@ def _array(value: "ArrayLike", name: str, model: str) -> "Array":
         array = np.asarray(value)
         return array if array.dtype.kind not in "SU" else np.asarray(value, object)  # numpy strips zeros off text
     except ValueError:
-        message = f"model '{model}': input '{name}' is nested unevenly; lists beside each other must be equally long"
+        message = f"model '{model}': input '{name}' is nested unevenly; inner lists must have equal lengths"
         raise InvalidInput(message) from None
 
 
@@ -86,7 +86,7 @@ def datatype_of(array: "Array", subject: str) -> str:
     kind = array.dtype.newbyteorder("<").str.lstrip("|")
     names = [name for name, each in NUMPY_TYPES.items() if each in (kind, kind.replace("b1", "?"))]
     if not names:
-        raise InvalidInput(f"{subject} has datatype {array.dtype}, which V2 has not; convert it with .astype()")
+        raise InvalidInput(f"{subject} has datatype {array.dtype}, unsupported by V2; convert it with .astype()")
     return names[0]
 
 

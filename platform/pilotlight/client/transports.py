@@ -54,7 +54,7 @@ class ResponseReader:
                 return b""
             used = self._body.feed(data)
         except Malformed as error:
-            raise Lost(f"the response is no HTTP: {error}") from None
+            raise Lost(f"the response is not HTTP: {error}") from None
         self.done = self.done or self._body.done
         self.keep_alive = self.keep_alive and used == len(data)
         return self._body.take_payload() if isinstance(self._body, ChunkedBody) else data[:used]
@@ -204,7 +204,7 @@ class AsyncioTransport(_Transport[Streams]):
     async def send(self, request: Request) -> Reply:
         self._loop = self._loop or asyncio.get_running_loop()
         if self._loop is not asyncio.get_running_loop():
-            raise RuntimeError("an AsyncClient belongs to the event loop of its first call: make one for each loop")
+            raise RuntimeError("an AsyncClient belongs to the event loop of its first call: create one per loop")
         connection = self.take() or await self._connect(request.deadline)
         pieces, response = list[bytes](), ResponseReader()
         chunks = self._exchange(connection, request, response)

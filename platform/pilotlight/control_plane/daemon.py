@@ -92,19 +92,19 @@ def options(argv: Sequence[str]) -> Options:
     )  # fmt: skip
     parser.add_argument(
         "--prometheus", nargs="?", const="auto", default=variable("PILOTLIGHT_PROMETHEUS", ""),
-        help="an address, asked in place of our own numbers; or a program to start beside the platform",
+        help="URL of a Prometheus to query instead of the built-in metrics, or a program to start with the platform",
     )  # fmt: skip
     parser.add_argument(
         "--scale-to-zero-grace", type=float, default=variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0"),
-        help="seconds beyond the window before the last replica ends (Knative: 30)",
+        help="grace period in seconds after the window before the last replica is stopped (Knative: 30)",
     )  # fmt: skip
-    parser.add_argument("--allowed-hosts", default="", help="further names of Host and Origin, separated by commas")
+    parser.add_argument("--allowed-hosts", default="", help="additional allowed Host and Origin names, comma separated")
     parser.add_argument("--https", default="", help="host:port of an HTTPS listener, with the files below")
     for flag in ("--tls-cert", "--tls-key", "--tls-client-ca"):
         parser.add_argument(flag, default="")
     parser.add_argument("--no-pilot-light", action="store_true", default=variable("PILOTLIGHT_PILOT_LIGHT") == "off")
-    parser.add_argument("--forget", action="store_true", help="start with nothing deployed, and end what still runs")
-    parser.add_argument("--foreground", action="store_true", help="without a parent process; systemd restarts it")
+    parser.add_argument("--forget", action="store_true", help="start with nothing deployed and stop what runs")
+    parser.add_argument("--foreground", action="store_true", help="run without a parent process; systemd restarts it")
     args = parser.parse_args(argv)
     folder = Home(Path(args.home).absolute()) if args.home else home()
     return Options(
@@ -175,7 +175,7 @@ async def serve(settings: Options, held_lock: int) -> int:
             await lost_state.check(settings.home, engine.store)
         elif engine.store.is_new:
             for message in await launcher_registry.sweep_all(settings.home):
-                log.warning("not all ended: %s", message)
+                log.warning("not everything stopped: %s", message)
         await engine.start()
         runner = await _api(engine, settings, shutdown, listener)
     except (PlatformError, OSError) as error:
@@ -193,7 +193,7 @@ async def serve(settings: Options, held_lock: int) -> int:
         await prometheus_process.stop(settings.home)
     with contextlib.suppress(FileNotFoundError):
         settings.home.address.unlink()
-    log.info("ended; %s", "nothing runs any more" if shutdown.stop_all else "replicas and gateway go on")
+    log.info("ended; %s", "everything is stopped" if shutdown.stop_all else "replicas and gateway keep running")
     # systemd restarts what ends with another status; after `down` it must not.
     return SIGNALLED if settings.foreground and not shutdown.stop_all else 0
 
@@ -214,7 +214,7 @@ async def _run_housekeeping(engine: Any, settings: Options, held_lock: int) -> N
             try:
                 control_process_launcher.start_parent(folder)
             except OSError as error:
-                log.warning("the parent process cannot be started: %s; the next attempt is in a second", error)
+                log.warning("the parent process cannot be started: %s; retrying in a second", error)
         if tick % CLEAN_LOGS_EVERY == 0:
             deployed = set(engine.reconciler.runs)
             await asyncio.to_thread(logs.remove_expired, folder.logs, deployed, log_settings, time.time())

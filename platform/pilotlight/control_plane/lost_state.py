@@ -22,9 +22,7 @@ from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 
 HELLO_S: Final = 5.0
-REMOVED: Final = (
-    "requests are served on, but no change is kept; platformctl down ends what runs, then platformctl up starts anew"
-)
+REMOVED: Final = "requests are still served, but changes are not saved; run platformctl down, then platformctl up"
 
 
 def refusal(database: Path, routes: int, replicas: Collection[int], elsewhere: Sequence[str] = ()) -> str:

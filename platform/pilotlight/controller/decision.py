@@ -49,9 +49,7 @@ def decide(observed: Observed) -> Decision:
     """Return the one next step. A pause comes before all, an unfinished canary before what the catalogue says."""
     service, release, canary = observed.service, observed.release, observed.canary
     if service.annotations.get(names.ANNOTATION_PAUSED) == "true":
-        return Decision(
-            "none", "Paused", f"annotation {names.ANNOTATION_PAUSED} holds changes back; remove it to go on"
-        )
+        return Decision("none", "Paused", f"annotation {names.ANNOTATION_PAUSED} pauses changes; remove it to continue")
     if release is None:
         return Decision("apply", "Created")
     if canary is not None and not canary.ended_at:
@@ -62,7 +60,7 @@ def decide(observed: Observed) -> Decision:
     if _content(service) != _content(_released(release)):
         tried = observed.canary_release
         if canary and tried and _content(service, shared=False) == _content(_released(tried), shared=False):
-            return Decision("none", "CanaryRolledBack", f"{canary.revision}: {canary.reason}; change the document")
+            return Decision("none", "CanaryRolledBack", f"{canary.revision}: {canary.reason}; change the manifest")
         return Decision("apply", "Updated")
     if observed.catalogue_changed:
         return Decision("apply", "CatalogueChanged")

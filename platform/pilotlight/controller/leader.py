@@ -29,7 +29,7 @@ class Leadership:
         library: Any = leaselock  # untyped
         self._lock = library.LeaseLock(LEASE_NAME, settings.lease_namespace, f"{socket.gethostname()}_{os.getpid()}")
         self._lock.api_instance = client.CoordinationV1Api(cluster.connection.api)
-        unreachable = client.ApiException(reason="the API server does not answer")
+        unreachable = client.ApiException(reason="the API server does not respond")
         self._lock.get = _failing(self._lock.get, (False, unreachable))
         self._write = _failing(self._lock.update, False)
         self._lock.update = self._update
@@ -41,7 +41,7 @@ class Leadership:
             raise NotFound(f"there is no namespace {namespace}", "create it, or name another: --lease-namespace")
         threading.Thread(target=self._run, name="leader election", daemon=True).start()
         if not self._leads.wait(DURATION_S):
-            log.info("waits for the Lease %s/%s: held by another controller, or not writable", namespace, LEASE_NAME)
+            log.info("waiting for the Lease %s/%s: held by another controller, or not writable", namespace, LEASE_NAME)
             self._leads.wait()
         annotations = {ANNOTATION_NAMESPACES: ",".join(self._settings.namespaces)}
         self._cluster.merge(self._lease(), {"metadata": {"annotations": annotations}})

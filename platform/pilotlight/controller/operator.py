@@ -177,7 +177,7 @@ class Operator:
         except InvalidDocument as error:
             raise kopf.AdmissionError(decision.failure(error).message, 422) from None
         except Exception:  # kopf would refuse the document; as without a webhook, its condition will tell
-            log.exception("a document cannot be judged at admission and is let through")
+            log.exception("a manifest cannot be validated at admission and is accepted")
 
     async def _resync(self) -> None:
         """List everything again from time to time, since a watch that broke may have missed deletions."""

@@ -115,7 +115,7 @@ class Reconciler:
         """Raise PlatformError if the service belongs to a document of another kind."""
         owner = kind_of(to_object(release.document)) if release else None
         if owner and owner != kind_of(document) and self.cluster.cache.get(owner, *key) is not None:
-            message = f"the service {'/'.join(key)} belongs to another document, the {owner[1]} of {owner[0]}"
+            message = f"the service {'/'.join(key)} belongs to another object, the {owner[1]} of {owner[0]}"
             raise PlatformError(message, "rename or delete one of the two")
 
     def _read(self, document: Document, release: Release | None = None) -> Documents:
@@ -209,7 +209,7 @@ class Reconciler:
     def _post_transition(self, document: Document, before: Document, after: Document) -> None:
         old, new = _ready(before), _ready(after)
         if new.get("status") == "True" != old.get("status"):
-            self._post(document, "Normal", "Ready", f"answers at {after.get('url', 'its address')}")
+            self._post(document, "Normal", "Ready", f"ready at {after.get('url', 'its address')}")
         elif new.get("status") == "False" and any(new.get(name) != old.get(name) for name in ("reason", "message")):
             self._post(document, "Warning", new.get("reason", "NotReady"), new.get("message", ""))
 

@@ -240,7 +240,7 @@ class GrpcProxy:
             return
         route = self._plane.route(key)
         if route is None or route.internal:
-            await _abort(context, ErrorResponse(404, "no service has this port"))
+            await _abort(context, ErrorResponse(404, "no service uses this port"))
             return
         error = self._admission.admit(route, headers, peer)
         if error is not None:
@@ -270,7 +270,7 @@ class GrpcProxy:
             lease = await self._plane.acquire(route, None, headers, deadline)
             if not lease.replica.grpc_port:
                 lease.release(501)
-                raise RequestRejected(ErrorResponse(501, f"{route.namespace}/{route.name} serves no gRPC"))
+                raise RequestRejected(ErrorResponse(501, f"{route.namespace}/{route.name} does not serve gRPC"))
             try:
                 return lease, await self._connections.acquire(lease.replica)
             except ConnectionError as error:

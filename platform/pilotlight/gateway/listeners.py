@@ -112,9 +112,9 @@ def bind_error_message(address: Address, error: OSError, setting: str = "") -> s
     if error.errno == errno.EADDRINUSE:
         owner = port_owner(address.port)
         fix = f"stop it or choose another port with {setting}" if setting else "stop it or choose another port"
-        return f"port {address.port} on {address.host} is taken{f' by {owner}' if owner else ''}; {fix}"
+        return f"port {address.port} on {address.host} is in use{f' by {owner}' if owner else ''}; {fix}"
     if error.errno == errno.EACCES:
-        return f"port {address.port} on {address.host} needs a privilege that this user lacks; choose one above 1023"
+        return f"port {address.port} on {address.host} needs privileges; choose a port above 1023"
     return f"cannot listen on {address.host_port}: {error.strerror or error}"
 
 

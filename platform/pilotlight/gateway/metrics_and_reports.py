@@ -19,14 +19,14 @@ from pilotlight.wire.prometheus_text import Family, MetricKind
 
 INTERVAL_S: Final = 1.0
 FAMILIES: Final[tuple[tuple[str, MetricKind, str], ...]] = (
-    (contract.METRIC_GATEWAY_WAITING, "gauge", "Requests that wait for a replica."),
-    (contract.METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests that a replica has."),
-    (contract.METRIC_GATEWAY_HELD, "summary", "Time that requests waited for a replica."),
-    (contract.METRIC_GATEWAY_DURATION, "histogram", "Time that replicas took to answer."),
-    (contract.METRIC_GATEWAY_ERRORS, "counter", "Answers of 500 and above, and requests without an answer."),
-    (contract.METRIC_GATEWAY_LOST, "counter", "Requests whose replica ended without an answer."),
-    (contract.METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a replica to start."),
-    (contract.METRIC_GATEWAY_REJECTED, "counter", "Requests that the gateway itself turned away."),
+    (contract.METRIC_GATEWAY_WAITING, "gauge", "Requests waiting for a replica."),
+    (contract.METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests in flight in replicas."),
+    (contract.METRIC_GATEWAY_HELD, "summary", "Queue time of requests in seconds."),
+    (contract.METRIC_GATEWAY_DURATION, "histogram", "Response time of replicas in seconds."),
+    (contract.METRIC_GATEWAY_ERRORS, "counter", "Responses with status 500 or above, and requests without a response."),
+    (contract.METRIC_GATEWAY_LOST, "counter", "Requests whose replica exited without a response."),
+    (contract.METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a cold start."),
+    (contract.METRIC_GATEWAY_REJECTED, "counter", "Requests rejected by the gateway."),
 )
 Series = tuple[str, str, str]  # namespace, route, revision
 

@@ -118,11 +118,11 @@ class Gateway:
         """Finish requests in flight; connections not yet accepted wait for the successor."""
         self._listeners.close()
         self._link.release(disconnect=False)
-        log("gateway.draining", f"finishing what is in flight, for {drain_s:g} s at most")
+        log("gateway.draining", f"finishing requests in flight, for {drain_s:g} s at most")
         await asyncio.gather(self._plane.drain(drain_s), *([self._grpc.drain(drain_s)] if self._grpc else []))
         self._reporter.report()
         self._reporter.close()
-        log("gateway.ended", "nothing is in flight")
+        log("gateway.ended", "no requests in flight")
 
     async def _start_grpc(self, address: Address, route: Callable[[], RouteKey]) -> Server:
         """Serve gRPC at an address; grpcio is imported for the first one."""

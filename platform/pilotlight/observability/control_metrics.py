@@ -31,13 +31,13 @@ TABLE: Final[Mapping[str, tuple[str, str, str]]] = {
         "gauge",
         "Replicas of a revision: desired, starting, ready, failed.",
     ),
-    METRIC_REPLICA_LIMITS: ("workload, revision, bound", "gauge", "How many replicas may run: min and max."),
-    METRIC_SCALE_DECISIONS: ("workload, reason", "counter", "Decisions that changed how many replicas shall run."),
-    METRIC_SCALE_SIGNAL: ("workload, unit, metric", "gauge", "What an autoscaler measures, as it compares it."),
-    METRIC_SCALE_TARGET: ("workload, unit, metric", "gauge", "What it compares its signal with."),
-    METRIC_CANARY_WEIGHT: ("revision, side", "gauge", "Percent of the requests that a side of a canary gets."),
-    METRIC_CANARY_CHECK: ("revision, side, check", "gauge", "What a check of a canary measured last."),
-    METRIC_CANARY_PHASE: ("revision, phase", "gauge", "1 for the phase that a canary is in, 0 for the others."),
+    METRIC_REPLICA_LIMITS: ("workload, revision, bound", "gauge", "Replica bounds: min and max."),
+    METRIC_SCALE_DECISIONS: ("workload, reason", "counter", "Scaling decisions that changed the desired replicas."),
+    METRIC_SCALE_SIGNAL: ("workload, unit, metric", "gauge", "Value that the autoscaler compares with its target."),
+    METRIC_SCALE_TARGET: ("workload, unit, metric", "gauge", "Target value of the autoscaler."),
+    METRIC_CANARY_WEIGHT: ("revision, side", "gauge", "Traffic percentage of each side of a canary."),
+    METRIC_CANARY_CHECK: ("revision, side, check", "gauge", "Last value of a canary check."),
+    METRIC_CANARY_PHASE: ("revision, phase", "gauge", "1 for the current phase of a canary, 0 for the others."),
 }
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
 

@@ -38,7 +38,7 @@ def query_prometheus(url: str, promql: str, session: "Session | None" = None) ->
         from requests.exceptions import RequestException
         from urllib3.util import Retry
     except ModuleNotFoundError as error:
-        raise PlatformError(f"the client library of Prometheus is not installed: {INSTALL}", INSTALL) from error
+        raise PlatformError(f"the Prometheus client library is not installed: {INSTALL}", INSTALL) from error
     if session is None:
         session = Session()
         session.trust_env = False
@@ -47,9 +47,9 @@ def query_prometheus(url: str, promql: str, session: "Session | None" = None) ->
             return _samples(client.custom_query(promql))
     except PrometheusApiClientException as error:
         message = " ".join(str(error).split())[:300]  # `HTTP Status Code 400 (b'{"error": …}')`, on one line
-        raise QueryFailed(f"Prometheus at {url} refused the query: {message}") from error
+        raise QueryFailed(f"Prometheus at {url} rejected the query: {message}") from error
     except (RequestException, ValueError, KeyError) as error:
-        raise QueryFailed(f"Prometheus at {url} cannot be asked: {error}", "is its address right?") from error
+        raise QueryFailed(f"Prometheus at {url} cannot be queried: {error}", "is its address right?") from error
 
 
 def instant_query(url: str, promql: str, at: float = 0.0) -> list[Sample]:
@@ -68,18 +68,18 @@ def instant_query(url: str, promql: str, at: float = 0.0) -> list[Sample]:
         status, body = error.code, error.read(MAX_RESPONSE_BYTES)
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", "") or error or type(error).__name__
-        raise QueryFailed(f"Prometheus at {url} cannot be asked: {reason}") from error
+        raise QueryFailed(f"Prometheus at {url} cannot be reached: {reason}") from error
     try:
         return decode(url, json.loads(body), status)
     except ValueError as error:
-        raise QueryFailed(f"Prometheus at {url} answered {status} with something else than a result") from error
+        raise QueryFailed(f"Prometheus at {url} returned {status} without a result") from error
 
 
 def query_number(url: str, promql: str, at: float = 0.0) -> float | None:
     """Return the only element of the result; None without one. Raise QueryFailed for several."""
     samples = instant_query(url, promql, at)
     if len(samples) > 1:
-        raise QueryFailed(f"Prometheus at {url} answered with {len(samples)} series; the query must give one number")
+        raise QueryFailed(f"Prometheus at {url} returned {len(samples)} series; the query must return one number")
     return samples[0].value if samples else None
 
 
@@ -89,7 +89,7 @@ def unavailable_reason(url: str) -> str:
         instant_query(url, "1")
     except QueryFailed as error:
         cause = error.__cause__
-        return str(getattr(cause, "reason", "") or cause) if isinstance(cause, OSError) else "it is no Prometheus"
+        return str(getattr(cause, "reason", "") or cause) if isinstance(cause, OSError) else "not a Prometheus"
     return ""
 
 
@@ -97,13 +97,13 @@ def decode(url: str, document: Json, status: int = 200) -> list[Sample]:
     """Return the samples of a response. Raise QueryFailed for an error, and for a matrix, which is not instant."""
     try:
         if document["status"] != "success":
-            raise QueryFailed(f"Prometheus at {url} refused the query: {document.get('error', status)}")
+            raise QueryFailed(f"Prometheus at {url} rejected the query: {document.get('error', status)}")
         kind, result = document["data"]["resultType"], document["data"]["result"]
         if kind not in ("scalar", "vector"):
-            raise QueryFailed(f"Prometheus at {url} answered with a {kind}; the query must give one number")
+            raise QueryFailed(f"Prometheus at {url} returned a {kind}; the query must return one number")
         return _samples(result)
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise QueryFailed(f"Prometheus at {url} answered {status} with something else than a result") from error
+        raise QueryFailed(f"Prometheus at {url} returned {status} without a result") from error
 
 
 def _samples(result: Json) -> list[Sample]:

@@ -57,8 +57,8 @@ def unreachable_paths(services: "Sequence[Service]") -> "Iterator[UsageError]":
     """Yield an error for each relative path."""
     for service in services:
         for path, value in _relative_paths(service):
-            message = f"{service.location(path)}: {path}: {value} lies on this machine, where no pod can read it"
-            yield UsageError(message, f"put it into a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
+            message = f"{service.location(path)}: {path}: {value} is on this machine, where pods cannot read it"
+            yield UsageError(message, f"upload it to a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
 
 
 def _relative_paths(service: "Service") -> Iterator[tuple[str, str]]:
@@ -146,7 +146,7 @@ def _missing_steps(services: "Sequence[Service]", target: "Target") -> "Iterator
         for path, step in steps_of(router.graph.get("nodes", {})):
             key = (service.namespace, step.get("serviceName", ""))
             if key[1] and key not in seen and not _exists(target, key):
-                message = f"is {key[1]}, which is not deployed in {key[0]}: the step fails until it is"
+                message = f"is {key[1]}, which is not deployed in {key[0]}: the step fails until then"
                 path = f"{path}.serviceName"
                 yield Problem("PL388", service.location(path), path, message, "warning")
             seen.add(key)
@@ -199,7 +199,7 @@ def generation(target: "Target | None", key: Key, *, deploys: bool = True) -> in
         if not deploys:
             raise
         hint = f"platformctl delete {service_argument(key)} {error.hint.removeprefix('add ')}"
-        raise Conflict(f"{error}, where it must be deleted first", hint) from None
+        raise Conflict(f"{error}, delete it there first", hint) from None
     except NotFound:
         return 0
 

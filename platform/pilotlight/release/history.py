@@ -25,7 +25,7 @@ def releases(target: "Target", key: "Key") -> "Sequence[Release]":
     """Return the stored releases, newest first. Raises NotFound if there is none."""
     stored = target.releases(key)
     if not stored:
-        raise NotFound(f"no release of {'/'.join(key)} is kept", "give its document: platformctl deploy -f FILE")
+        raise NotFound(f"no release of {'/'.join(key)} is stored", "deploy its manifest: platformctl deploy -f FILE")
     return stored
 
 
@@ -63,18 +63,18 @@ def previous_release(releases: "Sequence[Release]", to: str, failed: Set[str] = 
         whole = (one for one in earlier if receives_all_traffic(one) and not revisions(one) & failed)
         chosen = next((one for one in whole if released_document(one) != known), None)
         others = [one for one in earlier if released_document(one) != known]
-        why = "nothing else was deployed before"
+        why = "there is no earlier release"
         if others and chosen is None:
-            why = "what was deployed before failed, or was a canary that was aborted; name one with --to"
+            why = "earlier releases failed or were aborted canaries; choose one with --to"
     else:
         # By generation, then by revision suffix: a hash may consist of digits only.
         numbered = (one for one in releases if to.isdigit() and one.generation == int(to))
         holding = (one for one in releases if any(name == to or name.endswith(f"-{to}") for name in revisions(one)))
         chosen = next(chain(numbered, holding), None)
-        why = f"generation {to} is not kept" if to.isdigit() else f"no release has a revision {to}"
+        why = f"generation {to} is not stored" if to.isdigit() else f"no release has a revision {to}"
     if chosen is None:
         stored = [f"{one.generation} ({', '.join(sorted(revisions(one))) or 'no revision'})" for one in releases]
-        raise NotFound(f"{current.namespace}/{current.name}: {why}; kept are {', '.join(stored)}")
+        raise NotFound(f"{current.namespace}/{current.name}: {why}; stored: {', '.join(stored)}")
     return chosen
 
 
@@ -112,8 +112,8 @@ def running_canary(releases: "Sequence[Release]") -> RunningCanary | None:
         return None
     stable = next((one for one in releases[1:] if receives_all_traffic(one)), None)
     if stable is None:
-        message = f"the release before the canary of {releases[0].name} is not kept"
-        raise NotFound(message, "deploy its document: -f FILE")
+        message = f"the release before the canary of {releases[0].name} is not stored"
+        raise NotFound(message, "deploy its manifest: -f FILE")
     return RunningCanary(releases[0], stable, canary_percent(releases[0]) or 0)
 
 
@@ -202,7 +202,7 @@ def with_current_access(release: "Release", newest: "Release") -> "Release":
     rules = {_identity(one): found for one in newest.manifests if (found := _access_annotations(one))}
     if not rules.keys() <= {_identity(one) for one in release.manifests}:
         raise PlatformError(
-            f"generation {release.generation} has other workloads than the access rules are written for",
+            f"generation {release.generation} has different workloads than the access rules",
             f"platformctl rollback {release.name} --to {release.generation}",
         )
     secrets = {_identity(one): one for one in newest.manifests if ACCESS_KEY in (one.get("stringData") or {})}

@@ -19,7 +19,7 @@ from pilotlight.sdk.model import ModelOptions, options_of
 from pilotlight.sdk.model_source import module_source
 
 KEPT: Final = 32  # folders; a deploy has taken its snapshot of one, so that an old one is not needed
-BESIDE_A_FILE: Final = {"requirements": "write requirements.txt beside it", "files": "put them beside it"}
+BESIDE_A_FILE: Final = {"requirements": "write requirements.txt next to it", "files": "put them next to it"}
 
 
 class ServedModel(NamedTuple):
@@ -37,7 +37,7 @@ def served_model(served: Any, folder: Path) -> ServedModel:
     is_instance = not isinstance(served, type | FunctionType)
     kind = type(served) if is_instance else served
     if not kind.__name__.isidentifier():
-        raise UsageError("a lambda has no name to be served by", "define a function with def")
+        raise UsageError("a lambda has no name", "define a function with def")
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     options = options_of(served)
     if kind.__module__ == "__main__" or "." in kind.__qualname__ or is_instance or not file:
@@ -67,7 +67,7 @@ def _write(served: Any, options: ModelOptions, folder: Path) -> Path:
         texts["requirements.txt"] = "".join(f"{line}\n" for line in options.requirements)
     links = {Path(os.path.abspath(file)).name: Path(file).absolute() for file in options.files}
     if len(links) < len(options.files):
-        raise UsageError("files: two have the same name, and all lie in one folder", "rename one of them")
+        raise UsageError("files: two have the same name, but all go into one folder", "rename one of them")
     for name, path in links.items():
         if not name or not path.exists() or name in texts:
             problem = f"would replace the model's own {name}; rename it" if name in texts else "does not exist"

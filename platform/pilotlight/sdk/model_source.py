@@ -138,7 +138,7 @@ class _Collector:
         try:
             code = compile(found.text, "model.py", "exec", self._flags, dont_inherit=True)
         except SyntaxError as error:
-            raise self._error(f"its source does not stand alone: {error.msg}", "move it out of its function") from None
+            raise self._error(f"its source is not self-contained: {error.msg}", "move it out of its function") from None
         for read, at_definition in dict.fromkeys(_names_read(code, at_definition=True)):
             scope = next((each for each in (found.closure, self._globals) if read in each), None)
             if read == own and at_definition:

@@ -37,7 +37,7 @@ def decode(text: str) -> AccessRules:
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"is not a file of access rules ({error})") from None
     if any(part is not None and not part for part in (tokens, jwt)):
-        raise ValueError("has tokens or jwt without content, which would admit everybody; leave it out to mean that")
+        raise ValueError("has tokens or jwt without content, which would allow every client; remove it to allow that")
     if document or rules == AccessRules():
         raise ValueError(f"has {next(iter(document), 'no rule')}, must have tokens, jwt or rate")
     if not all(isinstance(token, str) and DIGEST.fullmatch(token) for token in access.tokens):
@@ -72,7 +72,7 @@ class AccessFile:
             except (OSError, ValueError) as error:  # tried again: it may be written later, or made readable
                 if str(error) != self._problem:
                     self._problem = str(error)
-                    self._on_error(f"{self._path}: {error}; the rules before stay in force")
+                    self._on_error(f"{self._path}: {error}; the previous rules stay in force")
         return self._rules
 
     def _read_version(self) -> tuple[int, int, int]:

@@ -42,7 +42,7 @@ def foreign_site(headers: Mapping[str, str], allowed: Container[str]) -> str:
         name = host_name(value.partition("://")[2] if header == "origin" else value)
         if value and not is_local_name(name) and name not in allowed and ANY_HOST not in allowed:
             problem = f"{header.capitalize()} is {value[:200]}, but this address is for clients on this machine"
-            return f"{problem}; permit the name with --allowed-hosts of platformctl up or serve"
+            return f"{problem}; allow the name with --allowed-hosts of platformctl up or serve"
     return ""
 
 

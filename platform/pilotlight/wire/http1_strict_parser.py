@@ -155,7 +155,7 @@ def _join(lines: tuple[HeaderLine, ...]) -> dict[str, str]:
         if name not in headers:
             headers[name] = value
         elif name in _SINGLETON:
-            raise Malformed(f"the header {name} is there twice; send it once")
+            raise Malformed(f"the header {name} is sent twice; send it once")
         else:
             headers[name] = f"{headers[name]}, {value}"
     return headers
@@ -169,27 +169,27 @@ def _request_length(headers: dict[str, str], minor: int) -> int:
     if "transfer-encoding" in headers:
         if "content-length" in headers or not minor:
             raise Malformed(
-                "the header transfer-encoding cannot stand beside content-length, nor in HTTP/1.0; send one"
+                "the header transfer-encoding cannot be combined with content-length, nor used in HTTP/1.0; send one"
             )
         if headers["transfer-encoding"].lower() != "chunked":
             raise Malformed("the header transfer-encoding names a coding other than chunked; send chunked alone", 501)
         return CHUNKED
     length = headers.get("content-length", "0")
     if not _LENGTH.fullmatch(length):
-        raise Malformed("the header content-length is no number; send the body's length in bytes, in digits")
+        raise Malformed("the header content-length is not a number; send the body's length in bytes, in digits")
     return int(length)
 
 
 def _response_length(headers: dict[str, str]) -> int:
     coding, length = headers.get("transfer-encoding"), headers.get("content-length")
     if coding is not None and (length is not None or coding.lower() != "chunked"):
-        raise Malformed("the answer's framing is ambiguous")
+        raise Malformed("the response's framing is ambiguous")
     if coding is not None:
         return CHUNKED
     if length is None:
         return UNTIL_CLOSE
     if not _LENGTH.fullmatch(length):
-        raise Malformed("the answer's length is no number")
+        raise Malformed("the response's length is not a number")
     return int(length)
 
 
@@ -294,13 +294,13 @@ class ChunkedBody:
         if self._state == "size":
             size = _SIZE.fullmatch(line)
             if size is None:
-                raise Malformed("the size of a chunk is no hexadecimal number")
+                raise Malformed("the size of a chunk is not a hexadecimal number")
             self._left = int(size[1], 16)
             self._tiny = self._left <= _TINY
             self._state = "data" if self._left else "trailers"
         elif self._state == "end":
             if line:
-                raise Malformed("a chunk is longer than its size says")
+                raise Malformed("a chunk is longer than its size")
             self._state = "size"
         elif not line:
             self.done = True

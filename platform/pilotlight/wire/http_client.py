@@ -199,7 +199,7 @@ async def exchange(connection: socket.socket, request: bytes) -> LoopbackRespons
         answer += piece
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1."):
-        raise ValueError("no answer in HTTP")
+        raise ValueError("no HTTP response")
     return LoopbackResponse(int(head[9:12]), body, b"\r\ntransfer-encoding: chunked" in head.lower())
 
 

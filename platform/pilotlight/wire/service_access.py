@@ -97,7 +97,7 @@ def authenticate(access: Access | None, realm: str, headers: Mapping[str, str], 
     if sum(hmac.compare_digest(digest, known.lower()) for known in access.tokens):
         return f"token:{digest[:16]}"
     if access.jwt is None:
-        return _unauthorized(realm, f"{realm} does not know this token", "invalid_token")
+        return _unauthorized(realm, f"this token is not valid for {realm}", "invalid_token")
     return _authenticate_jwt(access.jwt, realm, token, now)
 
 

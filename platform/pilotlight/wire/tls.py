@@ -72,7 +72,7 @@ class ReloadingTls:
             await asyncio.sleep(INTERVAL_S)
             try:
                 if self.reload():
-                    report(f"{self.files.certificate} has changed: new connections get it")
+                    report(f"{self.files.certificate} has changed: new connections use it")
                 problem = ""
             except UnusableFiles as error:
                 if str(error) != problem:

@@ -25,4 +25,4 @@ async def told(shown: str) -> str:
 
 def test_a_defect_is_told_with_its_words_to_the_operator_alone() -> None:
     assert "of-the-operator" in asyncio.run(told("admins"))
-    assert asyncio.run(told("an org's")) == "the control process failed; its log has the reason"
+    assert asyncio.run(told("an org's")) == "the control process failed; see its log"

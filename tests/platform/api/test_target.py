@@ -68,7 +68,7 @@ def test_each_target_lists_its_own_services(api: Served) -> None:
 def test_a_name_that_another_target_has_is_a_conflict_at_once(api: Served) -> None:
     api.target.apply(release())
     api.engine.runs_on = "docker"
-    with pytest.raises(errors.Conflict, match="default/iris runs on docker, where it must be deleted") as refused:
+    with pytest.raises(errors.Conflict, match="default/iris runs on docker, delete it there") as refused:
         generation(api.target, KEY)
     assert refused.value.hint == "platformctl delete iris --target docker"
     assert generation(api.target_named("docker"), KEY) == 1
@@ -181,7 +181,7 @@ def test_logs_of_one_replica_are_its_last_lines(api: Served, tmp_path: Path) -> 
 def test_logs_of_an_unknown_replica_name_those_that_exist(api: Served, tmp_path: Path) -> None:
     api.target.apply(release())
     (tmp_path / "one.log").write_text("a\n")
-    with pytest.raises(NotFound, match="no replica or revision with replicas is called xx; there are one"):
+    with pytest.raises(NotFound, match="no replica or revision is called xx; there are one"):
         list(api.target.logs(KEY, follow=False, previous=False, replica="xx", tail=-1))
 
 

@@ -10,7 +10,7 @@ from pilotlight.canaries.queries import Missing, ObservedCounts
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.spec.canary_policy import CanaryPolicy, Check
 
-EMPTY = Missing("empty", "new had no request within 90s")
+EMPTY = Missing("empty", "new had no requests within 90s")
 P99 = CanaryPolicy(checks=(Check("p99_ms", maximum=300.0),))
 ERRORS = CanaryPolicy(checks=(Check("error_rate", maximum=0.01),))
 COMPARED = CanaryPolicy(compare="baseline")
@@ -81,7 +81,7 @@ def test_a_measurement_tells_value_bound_confidence_requests_and_query() -> None
 def test_an_unsure_measurement_says_that_it_is_unsure() -> None:
     reason = only(judge(ERRORS, seen(100, 3))).reason
     assert reason.startswith("error_rate is 3 % (")
-    assert reason.endswith("in 100 requests, perhaps not below 1 %: too few to be sure")
+    assert reason.endswith("in 100 requests, perhaps not below 1 %: too few requests to be sure")
 
 
 def test_a_mean_and_a_rate_are_judged_too() -> None:
@@ -106,7 +106,7 @@ def test_a_mean_and_a_rate_are_judged_too() -> None:
         (seen(1000, slow=10), seen(4000, slow=40), "Successful", ""),
         (seen(1000), seen(4000, fast_s=0.5), "Successful", ""),  # better is no harm
         (seen(1000), seen(10), "Inconclusive", "the baseline had fewer than 50 requests"),
-        (seen(1000), EMPTY, "Inconclusive", "the baseline: new had no request within 90s"),
+        (seen(1000), EMPTY, "Inconclusive", "the baseline: new had no requests within 90s"),
         (seen(1000), Missing("unreachable", "no"), "Error", "the baseline: no"),
     ],
 )  # fmt: skip
@@ -172,7 +172,7 @@ def test_one_failure_outweighs_everything_else() -> None:
 
 def test_a_policy_without_checks_only_wants_requests() -> None:
     assert only(judge(CanaryPolicy(), seen(50))).verdict == "Successful"
-    assert only(judge(CanaryPolicy(), seen(49))).reason == "49 of the 50 requests that it takes"
+    assert only(judge(CanaryPolicy(), seen(49))).reason == "49 of the 50 required requests"
 
 
 def test_the_more_is_looked_at_the_more_it_takes_to_fail() -> None:

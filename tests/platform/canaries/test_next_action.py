@@ -37,7 +37,7 @@ GOOD = Judgement("Successful")
 BAD = Judgement("Failed", (Measurement("p99_ms", "", "Failed", reason="p99_ms is 900 ms"),), "p99_ms is 900 ms")
 UNSURE = Judgement("Inconclusive", reason="perhaps worse")
 FEW = Judgement(
-    "Inconclusive", reason="12 of the 50 requests that it takes", missing_requests=38, missing_baseline_requests=5
+    "Inconclusive", reason="12 of the 50 required requests", missing_requests=38, missing_baseline_requests=5
 )
 ERROR = Judgement("Error", (Measurement("p99_ms", "", "Error", reason="nobody answers"),), "nobody answers")
 
@@ -60,7 +60,7 @@ def test_nothing_moves_before_the_canary_is_ready() -> None:
 
 def test_each_step_bakes_and_needs_a_successful_measurement() -> None:
     assert next_action(canary(baked_s=59.0), GOOD, READY) == Wait("at 5 % for another 1 s at least")
-    assert next_action(canary(), None, READY) == Wait("waits for the next measurement")
+    assert next_action(canary(), None, READY) == Wait("waiting for the next measurement")
     assert next_action(canary(), GOOD, READY) == SetWeight(50)
     assert next_action(canary(step=1, weight=50), GOOD, READY) == Promote()
 
@@ -72,7 +72,7 @@ def test_a_weight_that_was_decided_and_not_set_is_set() -> None:
 def test_with_manual_promotion_the_last_step_waits_for_a_person() -> None:
     manual = canary({"auto_promote": False}, step=1, weight=50)
     move = next_action(manual, GOOD, READY)
-    assert move == Pause("every check passed; platformctl canary promote gives it all requests")
+    assert move == Pause("every check passed; platformctl canary promote gives it all traffic")
     paused = apply_action(manual, move, "later")
     assert next_action(replace(paused, command="promote"), None, READY) == Promote()
     assert next_action(canary({"auto_promote": False}), GOOD, READY) == SetWeight(50)
@@ -83,7 +83,7 @@ def test_after_promotion_the_stable_side_is_kept_for_a_while_and_can_be_gone_bac
     promoted = apply_action(canary(step=1, weight=50), Promote(), "at")
     assert (promoted.weight, promoted.phase, promoted.baked_s, promoted.step) == (100, "Progressing", 0.0, 2)
     assert next_action(promoted, None, READY) == Wait("old keeps its replicas for another 30 s")
-    assert next_action(replace(promoted, command="abort"), None, READY) == RollBack("aborted by hand")
+    assert next_action(replace(promoted, command="abort"), None, READY) == RollBack("aborted manually")
     assert next_action(replace(promoted, failures=2), BAD, READY) == RollBack("its checks failed")
     finished = apply_action(promoted, next_action(replace(promoted, baked_s=30.0), None, READY), "end")
     assert (finished.phase, finished.ended_at, finished.weight) == ("Promoted", "end", 100)
@@ -135,7 +135,7 @@ def test_a_canary_that_does_not_start_is_rolled_back_with_the_reason() -> None:
 
 def test_a_deadline_ends_what_does_not_come_through() -> None:
     late = canary(elapsed_s=3601.0)
-    assert next_action(late, None, READY) == RollBack("not through its steps within the deadline of 3600 s")
+    assert next_action(late, None, READY) == RollBack("steps not finished within the deadline of 3600 s")
     assert next_action(replace(late, weight=0), None, Conditions(ready=False)) == next_action(late, None, READY)
     assert isinstance(next_action(replace(late, phase="Paused"), None, READY), Wait)
     assert isinstance(next_action(replace(late, weight=100, step=2), None, READY), Wait | Finish)
@@ -156,7 +156,7 @@ def test_a_newer_release_supersedes_it_and_begins_anew_with_the_same_policy() ->
         ("pause", {}, Pause("by hand")),
         ("pause", {"phase": "Paused", "reason": "unsure"}, Wait("unsure")),
         ("resume", {"phase": "Paused"}, Resume()),
-        ("resume", {}, Wait("waits for the next measurement")),
+        ("resume", {}, Wait("waiting for the next measurement")),
         ("promote", {}, SetWeight(50)),
         ("promote", {"phase": "Paused"}, SetWeight(50)),
         ("promote", {"baked_s": 0.0}, SetWeight(50)),
@@ -165,8 +165,8 @@ def test_a_newer_release_supersedes_it_and_begins_anew_with_the_same_policy() ->
         ("promote-full", {}, Promote()),
         ("promote-full", {"phase": "Paused"}, Promote()),
         ("promote-full", {"step": 2, "weight": 100, "baked_s": 0.0}, Wait("old keeps its replicas for another 30 s")),
-        ("abort", {}, RollBack("aborted by hand")),
-        ("abort", {"phase": "Paused"}, RollBack("aborted by hand")),
+        ("abort", {}, RollBack("aborted manually")),
+        ("abort", {"phase": "Paused"}, RollBack("aborted manually")),
     ],
 )
 def test_what_a_person_wishes_is_done_and_then_forgotten(command: str, state: dict[str, Any], move: Action) -> None:
@@ -223,7 +223,7 @@ def test_too_few_requests_are_probed_once_and_then_paused_for() -> None:
         here = record_judgement(here, FEW)
         assert next_action(here, FEW, READY) == Wait("probes were sent and are not in the metrics yet")
     move = next_action(record_judgement(here, FEW), FEW, READY)
-    assert move == Pause("too few requests after 60 s: 12 of the 50 requests that it takes")
+    assert move == Pause("too few requests after 60 s: 12 of the 50 required requests")
     assert next_action(record_judgement(here, GOOD), GOOD, READY) == SetWeight(50)
 
 
@@ -251,7 +251,7 @@ def test_requests_that_come_too_slowly_are_not_waited_for_without_end() -> None:
     assert next_action(here, few, READY) == SendProbes(38, 5)
 
 
-TOO_FEW = "too few requests after 60 s: 12 of the 50 requests that it takes"
+TOO_FEW = "too few requests after 60 s: 12 of the 50 required requests"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_measurements_that_cannot_be_made_pause_it_and_are_no_failure() -> None:
         here = record_judgement(here, ERROR)
         assert next_action(here, ERROR, READY) == Wait("nobody answers")
     here = record_judgement(here, ERROR)
-    assert next_action(here, ERROR, READY) == Pause("4 measurements in a row could not be made: nobody answers")
+    assert next_action(here, ERROR, READY) == Pause("4 measurements in a row failed: nobody answers")
     assert (here.failures, record_judgement(here, GOOD).errors) == (0, 0)
 
 
@@ -287,9 +287,9 @@ def test_time_is_added_as_it_passes_and_never_taken_back() -> None:
 
 
 def test_an_ended_canary_does_nothing_any_more() -> None:
-    ended = apply_action(canary(command="abort"), RollBack("aborted by hand"), "end")
+    ended = apply_action(canary(command="abort"), RollBack("aborted manually"), "end")
     assert (ended.phase, ended.weight, ended.command, ended.ended_at) == ("RolledBack", 0, "", "end")
-    assert next_action(replace(ended, command="promote"), GOOD, READY) == Wait("aborted by hand")
+    assert next_action(replace(ended, command="promote"), GOOD, READY) == Wait("aborted manually")
     assert add_elapsed(ended, 5.0, READY) == ended
 
 

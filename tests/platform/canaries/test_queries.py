@@ -145,7 +145,7 @@ def test_no_request_is_empty() -> None:
 def test_a_replica_that_nobody_asks_is_empty_and_not_stale() -> None:
     world = [each for each in replica("new-a", "iris-2", "200", [1.0] * 13) if "in_flight" in each.name]
     found = queries.read_answers(answered(world, NEW), NEW)
-    assert found == Missing("empty", "iris-2 had no request within 120s")
+    assert found == Missing("empty", "iris-2 had no requests within 120s")
 
 
 def test_metrics_that_are_not_scraped_any_more_are_stale() -> None:
@@ -153,7 +153,7 @@ def test_metrics_that_are_not_scraped_any_more_are_stale() -> None:
     found = queries.read_answers(answers, NEW)
     assert isinstance(found, Missing)
     assert found.kind == "stale"
-    assert found.reason.startswith("nothing of iris-2 was scraped for 90 s; is Prometheus up")
+    assert found.reason.startswith("iris-2 was not scraped for 90 s; is Prometheus up")
 
 
 def test_what_was_not_scraped_yet_is_not_stale() -> None:

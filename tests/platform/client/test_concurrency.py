@@ -58,7 +58,7 @@ def test_a_client_of_another_loop_is_refused(served: RunningServer) -> None:
         await client.close()
 
     asyncio.run(once())
-    with pytest.raises(RuntimeError, match="make one for each loop"):
+    with pytest.raises(RuntimeError, match="create one per loop"):
         asyncio.run(once())
 
 

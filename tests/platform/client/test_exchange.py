@@ -217,7 +217,7 @@ def test_every_framing_of_a_response_is_read(ask: Ask, raw: bytes) -> None:
 
 @pytest.mark.parametrize("raw", [b"SSH-2.0-OpenSSH_9\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
 def test_what_is_no_http_is_a_failed_connection(ask: Ask, raw: bytes) -> None:
-    with scripted(raw) as server, pytest.raises(ConnectionFailed, match="the response is no HTTP"):
+    with scripted(raw) as server, pytest.raises(ConnectionFailed, match="the response is not HTTP"):
         ask(server.url, "metadata", "m", client={"retries": 0})
 
 

@@ -122,7 +122,7 @@ def test_names_cannot_end_the_request_line(ask: Ask) -> None:
     with scripted(READY) as server:
         ask(server.url, "metadata", "m", version="1 HTTP/1.1\r\nX-Injected: 1\r\nX: ")
     assert "\r\nX-Injected" not in server.requests[0]
-    with scripted(READY) as server, pytest.raises(InvalidInput, match="a step of a path"):
+    with scripted(READY) as server, pytest.raises(InvalidInput, match="a path"):
         ask(server.url, "metadata", "..")
     assert server.requests == []
 

@@ -199,7 +199,7 @@ def test_an_example_does_not_read_files_of_the_controller(live: LiveCluster) -> 
     put(live, iris(model={**IRIS["spec"]["predictor"]["model"], "example": "/etc/hostname"}))
     Process(live).passes(1)
     assert ready(live)["reason"] == "InvalidSpec"
-    assert "has no files beside it" in ready(live)["message"]
+    assert "has no files next to it" in ready(live)["message"]
 
 
 def test_a_paused_service_is_left_alone(live: LiveCluster) -> None:
@@ -257,7 +257,7 @@ def test_a_service_of_the_other_group_keeps_its_name(live: LiveCluster) -> None:
     assert live.find("Deployment", "iris-predictor")
     status = next(each for each in live.objects if each["apiVersion"] == "ome.io/v1beta1")["status"]
     assert status["conditions"][0]["message"] == (
-        "the service models/iris belongs to another document, the InferenceService of serving.kserve.io/v1beta1 "
+        "the service models/iris belongs to another object, the InferenceService of serving.kserve.io/v1beta1 "
         "(rename or delete one of the two)"
     )
 

@@ -47,8 +47,8 @@ def test_a_rate_is_requests_in_a_time(written: str, meant: Rate) -> None:
 @pytest.mark.parametrize(
     ("annotations", "message"),
     [
-        ({"pilotlight.dev/auth-tokens": DIGEST}, "annotation pilotlight.dev/auth-tokens is none of those"),
-        ({TOKENS: DIGEST, "pilotlight.dev/ratelimit": "1/s"}, "annotation pilotlight.dev/ratelimit is none of those"),
+        ({"pilotlight.dev/auth-tokens": DIGEST}, "annotation pilotlight.dev/auth-tokens is unknown"),
+        ({TOKENS: DIGEST, "pilotlight.dev/ratelimit": "1/s"}, "annotation pilotlight.dev/ratelimit is unknown"),
         ({TOKENS: ""}, f"annotation {TOKENS} must be SHA-256 in hex"),
         ({TOKENS: " , "}, f"annotation {TOKENS} must be SHA-256 in hex"),
         ({TOKENS: "secret"}, f"annotation {TOKENS} must be SHA-256 in hex"),

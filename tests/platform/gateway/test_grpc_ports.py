@@ -51,7 +51,7 @@ async def test_a_taken_port_is_told_and_bound_once_it_is_free(tmp_path: Path) ->
     await server.start()
     async with grpc_replica() as one, linked(tmp_path) as made:
         failed = (await made.publish(route(port, one.config))).failed
-        assert any(f"port {port} on 127.0.0.1 is taken" in line for line in failed)
+        assert any(f"port {port} on 127.0.0.1 is in use" in line for line in failed)
         await server.stop(None)
         async with channel(port) as opened:
             assert await unary(opened)(b"x", wait_for_ready=True, timeout=60) == b"r1:x"
@@ -64,7 +64,7 @@ async def test_a_taken_port_delays_no_message() -> None:
     proxy = GrpcProxy(plane, plane.admission, lambda message: None)
     with socket.create_server(("127.0.0.1", 0)) as holder:
         starting = proxy.start(Address("127.0.0.1", holder.getsockname()[1], "grpc"), lambda: ("", ""))
-        with pytest.raises(CannotListen, match="is taken"):
+        with pytest.raises(CannotListen, match="is in use"):
             starting.send(None)  # fails in its first step, so it waits for nothing
     await plane.drain(0.0)
 

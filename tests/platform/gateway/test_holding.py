@@ -164,7 +164,7 @@ def test_a_request_is_refused_at_once_when_the_next_start_is_after_its_deadline(
         bed.publish(route("iris", backend("iris-1", hold_s=5.0, starts_at=now + 30.0)))
         for answered in (await before, await bed.ask("GET", "/iris/x")):
             assert answered.status == 503
-            assert "iris-1 crashed and starts again in" in error_of(answered)
+            assert "iris-1 crashed and restarts in" in error_of(answered)
             assert 28 <= int(answered.headers["retry-after"]) <= 30
 
     play(case)
@@ -236,7 +236,7 @@ def test_all_bodies_together_have_one_bound_beyond_which_only_short_requests_wai
         await held(bed, 2)
         refused = await bed.ask("POST", "/lily/x", bytes(40_000))
         assert (refused.status, refused.headers["retry-after"]) == (503, "5")
-        assert "MiB already; try again later" in error_of(refused)
+        assert "MiB already; retry later" in error_of(refused)
         asked += [asyncio.ensure_future(bed.ask("POST", "/lily/x", bytes(40)))]
         await held(bed, 3)
         origin = await bed.origin()

@@ -179,7 +179,7 @@ async def test_a_taken_port_is_told_and_had_once_it_is_free(tmp_path: Path) -> N
     async with linked(tmp_path) as made, replica() as one:
         with socket.create_server(("127.0.0.1", own := free_port())):  # nobody else gets it once it is free again
             (failed,) = (await made.publish(route(one.config, port=own))).failed
-            assert failed.startswith(f"127.0.0.1:{own}/http: port {own} on 127.0.0.1 is taken by ")
+            assert failed.startswith(f"127.0.0.1:{own}/http: port {own} on 127.0.0.1 is in use by ")
             (failed,) = await made.link.listen([f"127.0.0.1:{own}/http"])
             assert f"(pid {os.getpid()})" in failed
         assert (await made.publish(route(one.config, port=own))).failed == ()
@@ -202,7 +202,7 @@ async def test_a_port_bound_ahead_waits_for_the_table_that_names_it(tmp_path: Pa
 async def test_a_taken_shared_port_is_an_error_that_says_what_to_change(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         made = new_link(tmp_path)
-        with pytest.raises(CannotListen, match=r"is taken by .* choose another port with PILOTLIGHT_GATEWAY_PORT"):
+        with pytest.raises(CannotListen, match=r"is in use by .* choose another port with PILOTLIGHT_GATEWAY_PORT"):
             await made.link.start([f"127.0.0.1:{taken.getsockname()[1]}/http"])
         await made.link.close(stop_gateway=True, drain_s=0.0)
 
@@ -210,7 +210,7 @@ async def test_a_taken_shared_port_is_an_error_that_says_what_to_change(tmp_path
 @in_loop
 async def test_a_gateway_that_does_not_come_up_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     made = new_link(tmp_path, [sys.executable, "-c", "import sys; sys.exit('no such plane')"])
-    with pytest.raises(PlatformError, match="it ended with status 1; its log ends:\nno such plane"):
+    with pytest.raises(PlatformError, match="it ended with status 1; end of its log:\nno such plane"):
         await made.link.start(["127.0.0.1:0/http"])
     await made.link.close(stop_gateway=True, drain_s=0.0)
 

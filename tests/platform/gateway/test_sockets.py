@@ -114,7 +114,7 @@ def test_a_taken_port_names_port_holder_and_setting() -> None:
             listeners.bind(Address("127.0.0.1", port), "--gateway-port")
     holder = f"{Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()})"
     assert str(caught.value) == (
-        f"port {port} on 127.0.0.1 is taken by {holder}; stop it or choose another port with --gateway-port"
+        f"port {port} on 127.0.0.1 is in use by {holder}; stop it or choose another port with --gateway-port"
     )
 
 

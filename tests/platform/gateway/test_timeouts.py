@@ -34,7 +34,7 @@ def test_no_answer_in_time_is_a_gateway_timeout_and_frees_the_replica() -> None:
             late = await read_answer(reader)
             assert late.status == 504
             assert error_of(late)
-        assert [message.reason for message in bed.unreachable] == ["gave no answer to request r1 within 0.05 s"]
+        assert [message.reason for message in bed.unreachable] == ["did not respond to request r1 within 0.05 s"]
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.requests, report.errors, report.in_flight) == (2, 2, 0)
         await eventually_async(lambda: all(writer.is_closing() for writer in origin.connections), "the replica told")

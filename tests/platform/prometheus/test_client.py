@@ -62,10 +62,10 @@ def test_the_query_and_the_time_are_sent() -> None:
 @pytest.mark.parametrize(
     ("document", "status", "message"),
     [
-        (vector("1", "2"), 200, "answered with 2 series; the query must give one number"),
-        ({"status": "error", "error": "parse error: unexpected )"}, 400, "refused the query: parse error"),
-        ({"status": "success", "data": {"resultType": "matrix", "result": []}}, 200, "answered with a matrix"),
-        ({"hello": 1}, 200, "answered 200 with something else than a result"),
+        (vector("1", "2"), 200, "returned 2 series; the query must return one number"),
+        ({"status": "error", "error": "parse error: unexpected )"}, 400, "rejected the query: parse error"),
+        ({"status": "success", "data": {"resultType": "matrix", "result": []}}, 200, "returned a matrix"),
+        ({"hello": 1}, 200, "returned 200 without a result"),
     ],
 )
 def test_anything_else_is_a_failure_that_says_why(document: dict[str, Any], status: int, message: str) -> None:

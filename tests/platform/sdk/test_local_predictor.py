@@ -71,7 +71,7 @@ def test_a_model_that_does_not_load_says_why() -> None:
 def test_options_that_belong_beside_a_file_are_refused() -> None:
     with pytest.raises(pilotlight.UsageError, match=r"is served from .*served_models.py, where requirements") as raised:
         pilotlight.test(Unfit)
-    assert raised.value.__notes__ == ["write requirements.txt beside it, and leave the option out"]
+    assert raised.value.__notes__ == ["write requirements.txt next to it, and leave the option out"]
 
 
 def test_tensors_are_declared_at_a_class_of_a_file() -> None:

@@ -62,7 +62,7 @@ def test_a_changed_secret_is_in_force_at_the_next_look_and_an_invalid_one_never_
     for moment in (102.0, 103.0, 104.0):
         assert file.rules(moment).access == Access((TWO,))
     assert len(problems) == 1
-    assert "the rules before stay in force" in problems[0]
+    assert "the previous rules stay in force" in problems[0]
     (tmp_path / "..data").unlink()
     assert file.rules(105.0).access == Access((TWO,))
     assert len(problems) == 2

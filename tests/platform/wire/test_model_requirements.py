@@ -99,7 +99,7 @@ legacy (>=1.0)
 def test_a_refusal_names_file_line_and_fix() -> None:
     with pytest.raises(RequirementsRefused) as refused:
         judge(b"tiny\n-r more.txt", "requirements.txt")
-    assert str(refused.value) == "requirements.txt, line 2: -r more.txt: no other file is read"
+    assert str(refused.value) == "requirements.txt, line 2: -r more.txt: other files are not read"
     assert refused.value.hint == "write its lines into requirements.txt"
     with pytest.raises(RequirementsRefused, match="is not UTF-8"):
         judge(b"\xff", "requirements.txt")

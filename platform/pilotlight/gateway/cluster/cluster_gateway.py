@@ -88,10 +88,10 @@ class ClusterGateway:
     def not_ready_reason(self) -> str:
         """Return why the gateway is not ready; empty: it is."""
         if self._stopping.is_set():
-            return "it is leaving"
+            return "it is shutting down"
         if unsynced := self._state.unsynced:
             return f"not listed yet: {', '.join(unsynced)}"
-        return "" if self._servers else "it does not listen yet"
+        return "" if self._servers else "it is not listening yet"
 
     async def _serve(self) -> None:
         """Listen once the first table is there: until then every service would be unknown."""
@@ -135,14 +135,14 @@ class ClusterGateway:
         self.stop()
         end = self._plane.clock() + self._settings.drain_s
         self._plane.closing = True
-        log("gateway.leaving", f"unready, and takes what still arrives for {self._settings.leave_s:g} s or longer")
+        log("gateway.leaving", f"not ready, accepts requests for another {self._settings.leave_s:g} s or longer")
         if self._servers:
             await self._leave(self._settings.leave_s)
         for server in self._servers:
             server.close()
         await self._scaler.close()
         await self._plane.drain(end - self._plane.clock())
-        log("gateway.ended", "nothing is in flight")
+        log("gateway.ended", "no requests in flight")
 
     async def _leave(self, seconds: float) -> None:
         """Serve new connections until none has come for a while: proxies remove the endpoint one after the other.

@@ -123,7 +123,7 @@ def _route(
         access_annotations.check(rules)
         access, rate = access_annotations.access(rules), access_annotations.rate(rules)
     except Exception:  # whatever error of a parser
-        problem = f"{key[1]} is closed: the annotations of its workload that say who may ask cannot be read"
+        problem = f"{key[1]} rejects all requests: the access annotations of its workload cannot be read"
         return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)
     # A backend has the name of its workload: during a rolling update pods of two revisions share one queue. Requests
     # are held as long as a start may take; the timeout of the HTTPRoute includes that time.

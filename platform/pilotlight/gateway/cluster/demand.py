@@ -160,7 +160,7 @@ class GatewayPeers:
     async def _receive(self, request: web.Request) -> web.Response:
         sender = request.remote or ""
         if sender not in self._senders:
-            return web.Response(status=403, text="only replicas of this gateway tell counts here\n")
+            return web.Response(status=403, text="only replicas of this gateway may report counts\n")
         try:
             message = json.decode(await request.read(), type=LoadsMessage)
         except (DecodeError, ValidationError) as error:
@@ -178,10 +178,10 @@ class GatewayPeers:
             async with self._session.post(f"http://{host}:{self._port}{PATH}", data=message) as response:
                 if response.status != 204:
                     reason = (await response.text()).strip()
-                    problem = f"{address} did not take our counts: {response.status} {reason}"
+                    problem = f"{address} rejected our counts: {response.status} {reason}"
                     log("gateway.peer", problem, level="WARNING")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log("gateway.peer", f"{address} did not hear our counts: {error or type(error).__name__}", level="WARNING")
+            log("gateway.peer", f"{address} did not get our counts: {error or type(error).__name__}", level="WARNING")
 
 
 class _PeerSender:

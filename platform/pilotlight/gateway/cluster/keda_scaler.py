@@ -110,7 +110,7 @@ class KedaScaler:
             import grpc
 
             written = request.metadata.get("targetConcurrency", "")
-            message = f"targetConcurrency = {written}, must be a number above 0: requests that one replica shall have"
+            message = f"targetConcurrency = {written}, must be a number above 0: the target requests per replica"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         return write_metric(METRIC, target or 0.0)
 

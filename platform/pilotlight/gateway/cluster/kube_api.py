@@ -82,7 +82,7 @@ class KubeApi:
                 async for line in _lines(response.content):
                     yield _event(path, line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(f"the watch of {path} broke off: {error or type(error).__name__}") from error
+            raise ApiError(f"the watch of {path} was interrupted: {error or type(error).__name__}") from error
 
     async def _get(self, path: str, query: Mapping[str, str]) -> Json:
         try:
@@ -144,7 +144,7 @@ class Informer(Generic[T]):
             self._replace({})
             return MISSING_S
         if not isinstance(error, VersionExpired):
-            log("gateway.watch", f"{error}; another attempt in {delay:g} s", level="WARNING")
+            log("gateway.watch", f"{error}; retrying in {delay:g} s", level="WARNING")
         return delay
 
     async def _list(self) -> str:
@@ -168,7 +168,7 @@ class Informer(Generic[T]):
                 self._apply(str(event.get("type")), event["object"])
                 silent = False
             if silent and clock() - began < BRIEF_S:
-                raise ApiError(f"the watch of {self.kind.path} ended as soon as it began")
+                raise ApiError(f"the watch of {self.kind.path} ended immediately")
 
     def _read(self, document: Json) -> T | None:
         """Read the fields of an object; None with a warning if it is malformed."""
@@ -176,7 +176,7 @@ class Informer(Generic[T]):
             return self.kind.read(document)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             where = f"{self.kind.path} {'/'.join(key_of(document))}"
-            log("gateway.unreadable", f"{where} is not as Kubernetes defines it ({error!r})", level="WARNING")
+            log("gateway.unreadable", f"{where} is not a valid Kubernetes object ({error!r})", level="WARNING")
             return None
 
     def _apply(self, event_type: str, document: Json) -> None:
@@ -213,13 +213,13 @@ def _event(path: str, line: bytes) -> Json:
     try:
         event = json.decode(line)
     except DecodeError as error:
-        raise ApiError(f"the watch of {path} sent what is no JSON: {error}") from error
+        raise ApiError(f"the watch of {path} sent invalid JSON: {error}") from error
     match event:
         case {"type": "ERROR", "object": {"code": int(code)}}:
             raise api_error(path, code, line)
         case {"type": "BOOKMARK", "object": {"metadata": dict()}} | {"object": {"metadata": {"name": str()}}}:
             return event
-    raise ApiError(f"the watch of {path} sent what is no event: {line[:300].decode(errors='replace')}")
+    raise ApiError(f"the watch of {path} sent an invalid event: {line[:300].decode(errors='replace')}")
 
 
 def _page(path: str, response: Json) -> tuple[list[Json], dict[str, Json]]:
@@ -229,7 +229,7 @@ def _page(path: str, response: Json) -> tuple[list[Json], dict[str, Json]]:
             return items, metadata
         case {"metadata": dict(metadata), "items": None}:
             return [], metadata
-    raise ApiError(f"{path} could not be listed: the answer is no list of objects")
+    raise ApiError(f"{path} could not be listed: the response is not a list")
 
 
 def _is_object(item: Json) -> bool:
@@ -242,7 +242,7 @@ def _is_object(item: Json) -> bool:
 def api_error(path: str, status: int, body: bytes) -> ApiError:
     """Return the error class for a status."""
     if status == 404:
-        return KindNotFound(f"the cluster has no {path}")
+        return KindNotFound(f"the cluster does not know {path}")
     if status == 410:
         return VersionExpired(f"the version of {path} is too old to watch from")
-    return ApiError(f"the API answered {status} for {path}: {body[:300].decode(errors='replace')}")
+    return ApiError(f"the API returned {status} for {path}: {body[:300].decode(errors='replace')}")

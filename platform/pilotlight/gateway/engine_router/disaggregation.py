@@ -21,7 +21,7 @@ RESERVED_FIELDS: Final = frozenset(
 NOT_FOR_PREFILL: Final = ("stream_options", "min_tokens", "min_completion_tokens")
 # SGLang before September 2026 gives all samples the same room.
 PARALLEL_SAMPLES: Final = ErrorResponse(
-    400, "n must be 1 where prefill and decode are apart; send a request for each sample"
+    400, "n must be 1 when prefill and decode are separate; send one request per sample"
 )
 
 

@@ -114,7 +114,7 @@ class Execution(NamedTuple):
             case "Switch":
                 step = await _judge(request, partial(switch, node.steps))
                 if step is None:
-                    raise GraphError(404, f"node {name}: the request meets the condition of no step")
+                    raise GraphError(404, f"node {name}: the request matches no step's condition")
                 return await self._take(step, request)
             case "Ensemble":
                 return await self._ensemble(node.steps, request)
@@ -145,7 +145,7 @@ class Execution(NamedTuple):
                     return answer
                 merged[step.name or str(index)] = part = answer.document
                 if not isinstance(part, dict):
-                    raise GraphError(502, f"step {step.target} answered {answer.status} without a JSON object to merge")
+                    raise GraphError(502, f"step {step.target} returned {answer.status} without a JSON object to merge")
         finally:
             for task in tasks:
                 task.cancel()
@@ -171,9 +171,9 @@ def pass_graph(before: str, identity: str) -> str:
         raise GraphError(400, "the header that names the graphs before this one is malformed; do not send it")
     graphs = before.split(",") if before else []
     if identity in graphs:
-        raise GraphError(LOOP_DETECTED, "the graphs form a cycle: the request came through this one before")
+        raise GraphError(LOOP_DETECTED, "the graphs form a cycle: the request has already passed this graph")
     if len(graphs) >= MAX_GRAPHS:
-        raise GraphError(LOOP_DETECTED, f"the request came through {MAX_GRAPHS} other graphs, which is the most")
+        raise GraphError(LOOP_DETECTED, f"the request passed {MAX_GRAPHS} graphs, the limit")
     return ",".join((*graphs, identity))
 
 
@@ -223,7 +223,7 @@ def read_graph(text: str) -> Graph:
         raise ValueError(str(error)) from None
     steps = [step for node in graph.values() for step in node.steps]
     if missing := {ROOT, *(step.node_name for step in steps if step.node_name)} - graph.keys():
-        raise ValueError(f"there is no node {min(missing)}")
+        raise ValueError(f"unknown node {min(missing)}")
     for step in steps:
         if step.condition:
             step.parsed  # noqa: B018 - raises ValueError

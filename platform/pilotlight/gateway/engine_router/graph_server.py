@@ -41,7 +41,7 @@ PORT: Final = 1  # names the socket
 PROPAGATED: Final = (contract.HEADER_REQUEST_ID, contract.HEADER_TRACEPARENT, contract.HEADER_TRACESTATE)
 AUTHORIZATION: Final = "authorization"  # for services of the namespace alone, whose access rules check it
 RESOLVED_S: Final = 10.0  # as long as aiohttp caches addresses
-FAILED: Final = "the graph could not answer"
+FAILED: Final = "the graph failed"
 
 
 class GraphServer:
@@ -123,7 +123,7 @@ class GraphServer:
             log("graph.step_failed", f"{step.target}: {type(error).__name__}: {error}", level="WARNING")
             raise GraphError(502, f"step {step.target} cannot be reached: {type(error).__name__}") from None
         self._resolved.pop(step.service_name, None)
-        raise GraphError(502, f"step {step.target}: its host is not known; is the service deployed?")
+        raise GraphError(502, f"step {step.target}: its host is unknown; is the service deployed?")
 
     def _urls(self, step: Step, message: Message) -> list[str]:
         """Return the URLs to try. A serverless service has the name of its entry workload in a cluster's DNS."""
@@ -141,7 +141,7 @@ class GraphServer:
     ) -> Message:
         """Send a message. Redirects are no answers of a model."""
         assert self._session is not None
-        too_long = GraphError(502, f"step {step.target} answered more than {MAX_BODY >> 20} MiB")
+        too_long = GraphError(502, f"step {step.target} returned more than {MAX_BODY >> 20} MiB")
         async with self._session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
             body = await self._read(response.content, request, too_long)
             if response.status == LOOP_DETECTED:  # of a graph behind it; else an Ensemble would hide it
@@ -152,7 +152,7 @@ class GraphServer:
                 raise GraphError(502, f"step {step.target}: {cause}")
             content_type = response.headers.get("Content-Type", JSON)
             if not (200 <= response.status < 600 and content_type.isprintable()):
-                raise GraphError(502, f"step {step.target} answered with a malformed status or Content-Type")
+                raise GraphError(502, f"step {step.target} returned a malformed status or Content-Type")
             return Message(body, content_type, response.status)
 
     async def _read(self, stream: aiohttp.StreamReader, request: web.Request, too_long: GraphError) -> bytes:
@@ -165,7 +165,7 @@ class GraphServer:
             if len(body) > MAX_BODY:
                 raise too_long
             if self._held > MAX_HELD:
-                raise GraphError(503, f"requests and answers of their steps hold more than {MAX_HELD >> 20} MiB")
+                raise GraphError(503, f"requests and step responses hold more than {MAX_HELD >> 20} MiB")
         return bytes(body)
 
 

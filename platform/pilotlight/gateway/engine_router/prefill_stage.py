@@ -37,10 +37,10 @@ FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a ne
 PREFILLER: Final = "X-Prefiller-Host-Port"  # of llm-d's routing sidecar
 # Other headers by which the sidecar calls an address: no client may send them.
 SIDECAR_HEADERS: Final = ("x-prefiller-url", "x-data-parallel-host-port", "x-encoder-hosts-ports")
-ENCODED: Final = ErrorResponse(415, "the body has a content-encoding, but the router adds fields to it; send it plain")
+ENCODED: Final = ErrorResponse(415, "the body has a content-encoding, but the router adds fields; send it uncompressed")
 TOO_LONG: Final = ErrorResponse(413, f"the body has more than {MAX_BODY >> 20} MiB; send a shorter prompt")
 NO_OBJECT: Final = ErrorResponse(400, "the body must be a JSON object")
-UNREACHABLE: Final = ErrorResponse(503, "no prefill engine can be reached; try again later", {"Retry-After": "5"})
+UNREACHABLE: Final = ErrorResponse(503, "no prefill engine can be reached; retry later", {"Retry-After": "5"})
 
 
 @dataclass(slots=True)

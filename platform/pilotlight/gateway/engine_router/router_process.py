@@ -89,7 +89,7 @@ class Router:
         self._reporter.close()
         if self._graph is not None:
             await self._graph.close()
-        log("router.ended", "nothing is in flight")
+        log("router.ended", "no requests in flight")
         if failure is not None:
             raise failure
 

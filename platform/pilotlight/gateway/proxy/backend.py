@@ -118,7 +118,7 @@ class BufferBudget:
         """Return why a request with `size` buffered bytes may not wait; empty: it may."""
         if not self.full or size <= SMALL_REQUEST_BYTES:
             return ""
-        return f"requests that wait here take more than {self.limit >> 20} MiB already; try again later"
+        return f"waiting requests hold more than {self.limit >> 20} MiB; retry later"
 
 
 class PendingRequest(Protocol):
@@ -287,7 +287,7 @@ class LiveBackend:
             self._reject(request, self._too_late(now), config.starts_at - now)
             self._wake_if_unreachable(now)
         elif len(self.waiting) >= config.hold_limit and not front:
-            self._reject(request, f"{len(self.waiting)} requests wait for {self.key[1]!r} already; try again later")
+            self._reject(request, f"{len(self.waiting)} requests wait for {self.key[1]!r} already; retry later")
         elif not front and (problem := self._buffer_budget.check(request.buffered)):
             self._reject(request, problem)
         elif left <= 0:
@@ -301,7 +301,7 @@ class LiveBackend:
 
     def _expire(self, request: PendingRequest) -> None:
         self.waiting.pop(request, None)
-        message = f"no replica of {self.key[1]!r} was free within {self._hold_s(request):g} s; try again later"
+        message = f"no replica of {self.key[1]!r} was free within {self._hold_s(request):g} s; retry later"
         self._reject(request, message)
 
     def _hold_s(self, request: PendingRequest) -> float:
@@ -316,7 +316,7 @@ class LiveBackend:
 
     def _too_late(self, now: float) -> str:
         wait_s = math.ceil(self.config.starts_at - now)
-        return f"{self.config.revision} crashed and starts again in {wait_s} s, after this request's deadline"
+        return f"{self.config.revision} crashed and restarts in {wait_s} s, after this request's deadline"
 
     def _reject(self, request: PendingRequest, message: str, retry_s: float = RETRY_AFTER_S) -> None:
         now = self._clock()

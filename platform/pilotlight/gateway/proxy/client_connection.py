@@ -152,11 +152,11 @@ class ClientConnection(FlowControlledProtocol):
     def _serve_own_page(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         page = self.plane.pages.get(prepared.page)
         if page is None:
-            request.reject(prepared.error or ErrorResponse(404, f"the gateway has no page /{prepared.page}"))
+            request.reject(prepared.error or ErrorResponse(404, f"the gateway does not serve /{prepared.page}"))
         elif prepared.page in self.plane.loopback_pages and not (
             is_loopback(self.peer) and "x-forwarded-for" not in prepared.head.headers
         ):
-            request.reject(ErrorResponse(403, f"/{prepared.page} is for clients on this machine; scrape it there"))
+            request.reject(ErrorResponse(403, f"/{prepared.page} is for local clients only; scrape it on that machine"))
         elif request.method not in {"GET", "HEAD"}:
             request.reject(METHOD_NOT_ALLOWED)
         else:

@@ -23,7 +23,7 @@ NO_KEY: Final = ("", "")
 class SmoothWeightedRoundRobin:
     """Nginx' smooth weighted round robin: exact shares over any 100 requests, without bursts.
 
-    Each turn every credit grows by its weight; the highest is chosen and reduced by the total weight.
+    Each turn every credit grows by its weight; the highest wins and reduced by the total weight.
     """
 
     def __init__(self, weights: dict[str, int]) -> None:

@@ -307,7 +307,7 @@ class ProxiedRequest:
             self._fail(CONNECTION_LOST)
             return
         if not self.replica.is_unhealthy(self.now()):  # one report, however many requests the replica takes with it
-            reason = f"closed the connection without an answer to request {self.request_id[:SHOWN_ID]}"
+            reason = f"closed the connection without a response to request {self.request_id[:SHOWN_ID]}"
             self.client.plane.report_unreachable(self.replica, reason)
         self.backend.mark_unhealthy(self.replica, self.now(), SUSPECT_S)
         self.backend.counts.lost += not self.response_started
@@ -321,7 +321,7 @@ class ProxiedRequest:
             self._check_body(now, timeout_s)
         elif self.sent_at and not self._tunnelled and now - self.sent_at > timeout_s:
             if self.replica is not None and self.replica.timed_out(now):
-                reason = f"gave no answer to request {self.request_id[:SHOWN_ID]} within {timeout_s:g} s"
+                reason = f"did not respond to request {self.request_id[:SHOWN_ID]} within {timeout_s:g} s"
                 self.client.plane.report_unreachable(self.replica, reason)
             self._abort_upstream()
             self._fail(TIMED_OUT)

@@ -41,25 +41,19 @@ class Admission(Protocol):
 PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body
 
 NO_ROUTE = ErrorResponse(
-    404, "no service lives at this address; use /{namespace}/{service}/… or, in the namespace default, /{service}/…"
+    404, "no service at this address; use /{namespace}/{service}/… or, in the namespace default, /{service}/…"
 )
-NO_REVISION = ErrorResponse(
-    503, "no revision of this service has a share of its traffic; give one with `platformctl traffic`"
-)
-TIMED_OUT = ErrorResponse(504, "the service did not answer in time")
-CONNECTION_LOST = ErrorResponse(
-    502, "the service closed the connection before it had answered; the request was not repeated"
-)
+NO_REVISION = ErrorResponse(503, "no revision of this service has traffic; set it with `platformctl traffic`")
+TIMED_OUT = ErrorResponse(504, "the service did not respond in time")
+CONNECTION_LOST = ErrorResponse(502, "the service closed the connection before responding; the request was not retried")
 HEAD_TOO_LONG = ErrorResponse(431, "the request's head is longer than 64 KiB; send shorter headers or a shorter path")
 HEAD_TIMEOUT = ErrorResponse(408, "the request's head did not arrive within 30 s")
 BODY_TIMEOUT = ErrorResponse(408, "the request's body did not arrive in time; send it faster, or in parts")
-METHOD_NOT_ALLOWED = ErrorResponse(405, "this page is read with GET or HEAD", {"Allow": "GET, HEAD"})
+METHOD_NOT_ALLOWED = ErrorResponse(405, "this page supports GET and HEAD", {"Allow": "GET, HEAD"})
 
 
 def unknown_tag(tag: str) -> ErrorResponse:
-    return ErrorResponse(
-        404, f"no revision has the tag or name {tag[:63]!r}; `platformctl status` lists those there are"
-    )
+    return ErrorResponse(404, f"no revision has the tag or name {tag[:63]!r}; `platformctl status` lists them")
 
 
 def render_error(error: ErrorResponse, request_id: str, close: bool, bodiless: bool = False) -> bytes:

@@ -64,7 +64,7 @@ def ensure(requirements: Requirements, folder: Path, environ: Mapping[str, str],
     Two processes share one build. Raise RequirementsRefused if uv is missing or finds no solution, OSError.
     """
     if _digest_of(Path(sys.prefix)):
-        message = f"{requirements.path} differs from the environment that this process runs in"
+        message = f"{requirements.path} differs from the environment of this process"
         raise RequirementsRefused(message, "start it again")
     key = key_of(requirements)
     if (existing := _existing(key, folder)) is not None:
@@ -72,7 +72,7 @@ def ensure(requirements: Requirements, folder: Path, environ: Mapping[str, str],
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = try_lock(folder / f"{key}.lock")
     if lock is None:
-        progress("waiting for another process that installs them")
+        progress("waiting for another process to install them")
         lock = try_lock(folder / f"{key}.lock", wait=True)
     assert lock is not None
     with lock:
@@ -189,7 +189,7 @@ class _Uv:
                 limit.cancel()
         if process.returncode == -SIGKILL:
             message = f"{self._requirements.path}: uv was killed, as it is after {INSTALL_S / 60:.0f} minutes"
-            raise RequirementsRefused(message, "state versions, which leave less to search")
+            raise RequirementsRefused(message, "pin versions to speed up the resolution")
         if process.returncode:
             raise _refusal(self._requirements, lines)
         return "\n".join(lines)
@@ -218,7 +218,7 @@ def _find_uv(requirements: Requirements, environ: Mapping[str, str]) -> str:
     own = Path(sys.prefix, "bin", "uv")
     uv = str(own) if own.exists() else shutil.which("uv", path=environ.get("PATH"))
     if not uv:
-        raise RequirementsRefused(f"{requirements.path} is installed by uv, which is not there", MISSING_UV)
+        raise RequirementsRefused(f"{requirements.path} needs uv, which is not installed", MISSING_UV)
     return uv
 
 
@@ -257,9 +257,9 @@ def _refusal(requirements: Requirements, lines: Sequence[str]) -> RequirementsRe
         return RequirementsRefused(f"{message}: {said}", "choose other versions, or convert the model to ONNX")
     if (missing := _NO_WHEEL.search(said)) is not None:
         here = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {sysconfig.get_platform()}"
-        message = f"{requirements.path}: {missing[1]} has no wheel for {here}, and nothing is built from source"
+        message = f"{requirements.path}: {missing[1]} has no wheel for {here}, and source builds are off"
         return RequirementsRefused(f"{message}: {said}", f"pip wheel {missing[1]}, and add its folder to UV_FIND_LINKS")
     if (missing := _UNKNOWN.search(said)) is not None:
-        message = f"{requirements.path}: {missing[1]} is in no index of this platform"
+        message = f"{requirements.path}: {missing[1]} is in no configured package index"
         return RequirementsRefused(message, "correct the name, or set UV_DEFAULT_INDEX, UV_INDEX or UV_FIND_LINKS")
     return RequirementsRefused(f"{requirements.path} cannot be installed: {said}", "try it: uv pip install -r FILE")

@@ -16,8 +16,8 @@ MAX_BYTES: Final = 4 << 20
 INDEX: Final = ("packages come from the operator's indexes", "remove the line; UV_DEFAULT_INDEX and UV_INDEX name them")
 WHEELS: Final = ("only wheels are installed", "remove the line; build a wheel and add its folder to UV_FIND_LINKS")
 NAMED: Final = ("paths and URLs are not installed", "name a package, or put the module into the model's folder")
-UNKNOWN: Final = ("this option is not known here", "remove the line")
-FLAT: Final = ("no other file is read", f"write its lines into {FILE}")
+UNKNOWN: Final = ("this option is unknown", "remove the line")
+FLAT: Final = ("other files are not read", f"write its lines into {FILE}")
 # Reason and fix by option.
 REFUSED: Final = {
     "-r": FLAT, "--requirement": FLAT, "-c": FLAT, "--constraint": FLAT, "-e": NAMED, "--editable": NAMED,
@@ -67,7 +67,7 @@ def find(model: str, *, links: bool = True) -> Requirements | None:
     found = {each.digest: each for each in (_read(path, links) for path in _locate(model, links))}
     if len(found) > 1:
         paths = " and ".join(sorted(each.path for each in found.values())[:2])
-        raise RequirementsRefused(f"{paths} differ, and one server has one environment", "deploy each by itself")
+        raise RequirementsRefused(f"{paths} differ, and one server has one environment", "deploy each separately")
     return next(iter(found.values()), None)
 
 

@@ -298,7 +298,7 @@ class FlowControl:
 
     def spend(self, amount: int = 1) -> None:
         if not self._limiter.spend(self._now(), amount):
-            raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+            raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "too many empty frames")
 
     def check_not_idle(self, number: int, frame_name: str, *, costs: bool = True) -> None:
         """Check a frame for a stream that is not open: a closed one may have crossed its end, an idle one is an error.

@@ -170,7 +170,7 @@ def test_a_command_that_comes_in_the_middle_of_a_tick_is_not_lost() -> None:
 
     target.query = asked  # type: ignore[assignment,method-assign]
     ticking.tick(KEY)
-    assert (current(target).phase, current(target).reason) == ("RolledBack", "aborted by hand")
+    assert (current(target).phase, current(target).reason) == ("RolledBack", "aborted manually")
     assert notes(target) == BAD, "what it was about to do before it heard of the command was not done"
 
 

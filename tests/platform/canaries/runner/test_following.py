@@ -70,7 +70,7 @@ def paused(target: PaperTarget, reason: str) -> PaperTarget:
 
 
 def test_who_started_it_is_told_at_once_when_it_pauses_itself() -> None:
-    target = paused(started(), "4 measurements in a row could not be made")
+    target = paused(started(), "4 measurements in a row failed")
     with pytest.raises(PlatformError, match="has paused itself at 20 %: 4 measurements in a row") as caught:
         follow(target, KEY, ProgressLog(), 600.0, wait_through_pauses=False)
     assert caught.value.exit_code == 1

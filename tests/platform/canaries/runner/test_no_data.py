@@ -111,4 +111,4 @@ def test_a_query_that_gives_several_numbers_judges_nothing() -> None:
     several = Check("each", 'max_over_time(pilotlight_request_duration_seconds_bucket{code="200"}[60s])', maximum=1.0)
     target = with_policy(checks=(several,), on_no_data="pause")
     assert until_it_stops(target, 100) == "Paused"
-    assert "where one is needed" in current(target).reason
+    assert "must return one" in current(target).reason

@@ -77,7 +77,7 @@ def test_a_model_that_fails_at_zeros_in_both_revisions_is_not_rolled_back_for_it
     canary = current(target)
     with answering(target, {canary.revision: 500, canary.stable: 500}) as asked:
         assert until_it_stops(target) == "Paused"
-    assert f"{canary.stable}, which serves well, answers 500" in current(target).reason
+    assert f"{canary.stable}, which is serving, responds with 500" in current(target).reason
     assert asked == [canary.stable]
 
 

@@ -84,7 +84,7 @@ def test_nothing_is_an_answer_too(server: str) -> None:
 
 
 def test_a_query_that_it_cannot_read_is_told_in_its_words(server: str) -> None:
-    with pytest.raises(PlatformError, match=r"refused the query: .*unclosed left brace"):
+    with pytest.raises(PlatformError, match=r"rejected the query: .*unclosed left brace"):
         query_prometheus(server, "up{")
 
 

@@ -191,5 +191,5 @@ def test_who_never_comes_first_is_told_so() -> None:
         raise Conflict("another was first")
 
     target.save_canary = refuse  # type: ignore[method-assign]
-    with pytest.raises(Conflict, match="changed by others all the time"):
+    with pytest.raises(Conflict, match="keeps changing"):
         follow.request_action(target, KEY, "abort")

@@ -99,7 +99,7 @@ def test_every_change_is_told_once() -> None:
 
 def test_one_that_takes_the_place_of_another_tells_of_both() -> None:
     other = replace(CANARY, revision="other")
-    ended = replace(CANARY, phase="Superseded", reason="another document was deployed")
+    ended = replace(CANARY, phase="Superseded", reason="another manifest was deployed")
     assert reasons(CanaryHistory(CANARY), CanaryHistory(other, (ended,))) == ["CanarySuperseded", "CanaryStarted"]
 
 

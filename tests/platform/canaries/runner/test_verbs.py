@@ -63,7 +63,7 @@ def test_somebody_steers_it(platform: Platform, traffic: Load, call: Call, tmp_p
     assert current(platform).phase == "RolledBack"
     platform.wait(lambda: shares(platform) == {before: 100}, "all requests to be led back")
     assert not traffic.failed
-    assert "aborted by hand" in call("canary", "history", "iris").out
+    assert "aborted manually" in call("canary", "history", "iris").out
     reasons = [line.partition(":")[0] for line in platform.events(KEY)]
     assert [each for each in reasons if each.startswith("Canary")] == [
         "CanaryStarted", "CanaryStep", "CanaryPaused", "CanaryResumed", "CanaryStep", "CanaryStep", "CanaryRolledBack",

@@ -233,7 +233,7 @@ async def test_one_that_is_told_to_end_is_unready_finishes_what_it_holds_and_goe
 
 
 async def _unready(pod: Pod) -> bool:
-    return await pod.status("readyz") == (503, "it is leaving\n")
+    return await pod.status("readyz") == (503, "it is shutting down\n")
 
 
 @in_loop

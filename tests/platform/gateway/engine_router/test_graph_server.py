@@ -225,7 +225,7 @@ async def test_a_step_without_a_server_is_unreachable_and_one_without_a_host_is_
         assert (reply.status, "cannot be reached" in reply.json()["cause"]) == (502, True)
     async with graph_server({"root": ("Sequence", [{"serviceUrl": "http://no-host.invalid/x"}])}) as client:
         reply = await post(client, {})
-        assert (reply.status, "host is not known" in reply.json()["cause"]) == (502, True)
+        assert (reply.status, "host is unknown" in reply.json()["cause"]) == (502, True)
 
 
 @in_loop

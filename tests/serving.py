@@ -91,7 +91,7 @@ class RunningServer:
     def wait_until(self, holds: Any, what: str, timeout_s: float = START_S) -> None:
         def message() -> str:
             log = self._log.read_text()[-6000:]
-            return f"the predictor was not {what}, exit code {self.process.poll()}; its log ends:\n{log}"
+            return f"the predictor was not {what}, exit code {self.process.poll()}; end of its log:\n{log}"
 
         def check() -> None:
             if self.process.poll() is not None and not holds():

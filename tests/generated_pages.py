@@ -1,8 +1,9 @@
-"""Pages and sections under docs/ that are made from code; `python -m tests.generated_pages` (make docs) writes them."""
+"""Pages and sections that are made from code; `python -m tests.generated_pages` (make docs) writes them."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from tests.architecture import field_english
 from tests.doc_pages import page_section, with_section
 from tests.platform.catalogue import formats_page
 from tests.platform.lint import lint_page
@@ -32,6 +33,7 @@ GENERATED: Final = (
     GeneratedPage("docs/reference/lint.md", lint_page.page),
     GeneratedPage("docs/reference/metrics.md", metrics_page.page, "Metrics of a predictor"),
     GeneratedPage("docs/reference/metrics.md", control_metrics_page.page, "Metrics of the control process"),
+    GeneratedPage("CONTRIBUTING.md", field_english.page, "Words of user-facing text"),
     GeneratedPage("docs/reference/formats.md", formats_page.page, "Formats"),
 )
 

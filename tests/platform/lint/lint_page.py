@@ -22,10 +22,6 @@ Rules reflect KEDA 2.21, Knative Serving 1.15 and later, and Kubernetes 1.34. Th
 PL430, PL470, PL472 and PL488 are not reported for objects that `render` wrote (label `pilotlight.dev/service`): the
 plan decides these for the cluster, and `explain` gives the reason.
 
-To add a rule, add an entry to `platform/pilotlight/lint/rules.yaml`, from which this page is generated, a function
-under `@rule(id)` in the module of its kind, and a bad and a good manifest in `tests/platform/lint/`; then run `make
-docs`.
-
 """
 
 

@@ -47,6 +47,14 @@ async def page(request: web.Request) -> web.StreamResponse:
     return _file("index.html")
 
 
+async def root(request: web.Request) -> web.StreamResponse:
+    """Lead a browser to the console; `/` does not exist for other clients."""
+    if "text/html" in request.headers.get("Accept", ""):
+        return web.Response(status=302, headers={"Location": PREFIX})
+    await require_admin(request)
+    raise web.HTTPNotFound
+
+
 async def file(request: web.Request) -> web.StreamResponse:
     return _file(request.match_info["file"])
 
@@ -111,6 +119,7 @@ def areas(served: Iterable[Area]) -> tuple[Area, ...]:
         *actions.ROUTES,
     )
     files = (
+        Route("GET", "/", root),
         Route("GET", "/console", page),
         Route("GET", "/console/", page),
         Route("GET", r"/console/static/{file:[a-z_]+\.[a-z]+}", file),

@@ -75,7 +75,7 @@ class Options:
 
         return ReconcilerSettings(
             self.gateway_port, self.service_ports, prometheus, self.pilot_light, self.zero_grace_s,
-            https=self.https, allowed_hosts=self.allowed_hosts,
+            https=self.https, allowed_hosts=self.allowed_hosts, console=f"http://127.0.0.1:{self.api_port}/console",
         )  # fmt: skip
 
 

@@ -68,6 +68,7 @@ class Table(Struct, frozen=True):
     generation: int = 0
     routes: tuple[Route, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # that loopback listeners accept beside those of the routes
+    console: str = ""  # URL that `/` of loopback listeners leads browsers to
 
 
 class RouteMatch(NamedTuple):

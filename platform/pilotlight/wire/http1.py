@@ -23,8 +23,9 @@ _LENGTH: Final = re.compile(r"[0-9]{1,15}")
 # These need more than a body with content-length and one response.
 _UNSUPPORTED: Final = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
 _REASONS: Final = {
-    200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
-    405: "Method Not Allowed", 408: "Request Timeout", 413: "Content Too Large", 422: "Unprocessable Content",
+    200: "OK", 202: "Accepted", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
+    404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 413: "Content Too Large",
+    422: "Unprocessable Content",
     429: "Too Many Requests", 431: "Request Header Fields Too Large", 499: "Client Closed Request",
     500: "Internal Server Error", 501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
     504: "Gateway Timeout",

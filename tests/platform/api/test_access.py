@@ -40,6 +40,18 @@ def test_every_route_but_healthz_wants_the_token(api: Served, method: str, path:
     assert not api.drained
 
 
+def test_the_root_leads_a_browser_to_the_console(api: Served) -> None:
+    status, headers, _ = ask(api, "GET", "/", {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (status, headers["Location"]) == (302, "/console")
+
+
+@pytest.mark.parametrize(("token", "status"), [("", 401), (f"Bearer {TOKEN}", 404)])
+def test_the_root_does_not_exist_for_other_clients(api: Served, token: str, status: int) -> None:
+    got, _, body = ask(api, "GET", "/", {"Accept": "application/json", "Authorization": token})
+    assert got == status
+    assert json.loads(body)["error"]
+
+
 def test_healthz_wants_none(api: Served) -> None:
     assert ask(api, "GET", "/healthz", {})[0] == 200
 

@@ -83,6 +83,19 @@ def test_a_route_of_the_platform_itself_is_hidden_from_others(peer: str, found: 
     assert (prepared.error is None) is found
 
 
+@pytest.mark.parametrize(
+    ("accept", "loopback", "status"),
+    [("text/html,*/*", True, 302), ("application/json", True, 404), ("text/html", False, 404)],
+)
+def test_the_root_leads_browsers_on_this_machine_to_the_console(accept: str, loopback: bool, status: int) -> None:
+    routing = RoutingState(Table(1, console="http://127.0.0.1:8091/console"), {})
+    head = parse_request(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:8090\r\nAccept: {accept}".encode())
+    error = prepare(routing, head, "127.0.0.1", None, loopback).error
+    assert error is not None
+    assert error.status == status
+    assert error.headers == ({"Location": "http://127.0.0.1:8091/console"} if status == 302 else {})
+
+
 @pytest.mark.parametrize(("name", "found"), [("inner@k3y", True), ("inner", False), ("inner@other", False)])
 def test_a_route_of_the_platform_itself_asks_for_its_key(name: str, found: bool) -> None:
     table = Table(1, (Route("default", "inner", internal=True, key="k3y"),))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.contract import HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway.proxy.backend import LiveBackend
-from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
+from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse, to_console
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
 from pilotlight.wire import client_address
 from pilotlight.wire.http1_strict_parser import RequestHead, end_to_end_headers
@@ -71,10 +71,10 @@ class LiveRoute:
 class RoutingState:
     """Lookup structures of one routing table."""
 
-    __slots__ = ("generation", "matcher", "routes")
+    __slots__ = ("console", "generation", "matcher", "routes")
 
     def __init__(self, table: Table, routes: dict[RouteKey, LiveRoute]) -> None:
-        self.generation = table.generation
+        self.generation, self.console = table.generation, table.console
         self.matcher = RouteMatcher(table)
         self.routes = routes
 
@@ -107,7 +107,9 @@ def prepare(
         return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, page=match.page)
     route = routing.routes.get(match.key) if match is not None else None
     if match is None or route is None:
-        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
+        browser = loopback and head.target == "/" and "text/html" in head.headers.get("accept", "")
+        error = to_console(routing.console) if browser and routing.console and head.method == "GET" else NO_ROUTE
+        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=error)
     component = False
     if match.tag or route.route.internal:  # components send the key of the route as its tag
         component = is_loopback(peer) and hmac.compare_digest(match.tag.encode(), route.route.key.encode())

@@ -52,6 +52,10 @@ BODY_TIMEOUT = ErrorResponse(408, "the request's body did not arrive in time; se
 METHOD_NOT_ALLOWED = ErrorResponse(405, "this page supports GET and HEAD", {"Allow": "GET, HEAD"})
 
 
+def to_console(url: str) -> ErrorResponse:
+    return ErrorResponse(302, f"the console is at {url}", {"Location": url})
+
+
 def unknown_tag(tag: str) -> ErrorResponse:
     return ErrorResponse(404, f"no revision has the tag or name {tag[:63]!r}; `platformctl status` lists them")
 

@@ -50,6 +50,7 @@ class ReconcilerSettings:
     drain_s: float = 30.0
     https: HttpsSettings | None = None
     allowed_hosts: tuple[str, ...] = ()  # of requests to loopback listeners, beside those of services
+    console: str = ""  # URL of the console
 
 
 class Reconciler:
@@ -79,7 +80,7 @@ class Reconciler:
         self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, tls))
         endpoints = EndpointFiles(home.run / "endpoints")
         self._publisher = Publisher(
-            self._link, self._routes, self._replica_unrouted, endpoints.update, settings.allowed_hosts
+            self._link, self._routes, self._replica_unrouted, endpoints.update, settings.allowed_hosts, settings.console
         )
         self.replica_set = ReplicaSet(
             self.supervisor, self._publisher, self._state.save_replica, self._requeue.add_after, self._peers

@@ -29,12 +29,13 @@ class Publisher:
         on_unrouted: Callable[[str], None],
         on_publish: Callable[[Iterable[Route]], None] = lambda routes: None,
         allowed_hosts: tuple[str, ...] = (),
+        console: str = "",
     ) -> None:
         self.link = link
         self.generation = 0
         self.retiring: set[str] = set()
         self._routes, self._on_unrouted, self._on_publish = routes, on_unrouted, on_publish
-        self._allowed_hosts = allowed_hosts
+        self._allowed_hosts, self._console = allowed_hosts, console
         self._published: tuple[Route, ...] | None = None
         self._changed = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
@@ -95,7 +96,7 @@ class Publisher:
             if routes != self._published:
                 self.generation += 1
                 self._on_publish(routes)
-                await self.link.publish(Table(self.generation, routes, self._allowed_hosts))
+                await self.link.publish(Table(self.generation, routes, self._allowed_hosts, self._console))
                 self._published = routes
             published = True
             for waiter in waiters:

@@ -8,6 +8,7 @@ from tests.doc_pages import page_section, with_section
 from tests.platform.catalogue import formats_page
 from tests.platform.lint import lint_page
 from tests.platform.observability import control_metrics_page
+from tests.platform.spec import errors_page
 from tests.predictor.config import settings_page
 from tests.predictor.metrics import metrics_page
 from tests.serving import ROOT
@@ -31,6 +32,7 @@ class GeneratedPage(NamedTuple):
 GENERATED: Final = (
     GeneratedPage("docs/reference/settings.md", settings_page.page),
     GeneratedPage("docs/reference/lint.md", lint_page.page),
+    GeneratedPage("docs/reference/errors.md", errors_page.page),
     GeneratedPage("docs/reference/metrics.md", metrics_page.page, "Metrics of a predictor"),
     GeneratedPage("docs/reference/metrics.md", control_metrics_page.page, "Metrics of the control process"),
     GeneratedPage("CONTRIBUTING.md", field_english.page, "Words of user-facing text"),

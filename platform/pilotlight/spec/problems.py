@@ -1,10 +1,12 @@
-"""Problems of a document with their code and source location. docs/reference/errors.md has the table of codes.
+"""Problems of a document with their code and source location; data/problem_codes.yaml explains the codes.
 
 Readers collect all problems instead of stopping at the first. A code has one meaning and is never reused: PL1xx for
 reading a document, PL2xx for the catalogue, PL3xx for the plan; PL4xx are the rules of `platformctl lint`.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pilotlight.errors import PlatformError
@@ -67,3 +69,19 @@ class InvalidDocument(PlatformError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+
+
+class CodeText(NamedTuple):
+    """What a code means, and how to fix it."""
+
+    what: str
+    fix: str
+
+
+@cache
+def code_texts() -> dict[str, CodeText]:
+    """Return the texts of the codes PL1xx to PL3xx, in order."""
+    import yaml
+
+    text = (Path(__file__).parent / "data" / "problem_codes.yaml").read_text(encoding="utf-8")
+    return {code: CodeText(**entry) for code, entry in yaml.safe_load(text).items()}

@@ -3,9 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.platform.plan.building import annotated, codes, in_mode, keda, kserve, ome, planned, raw
-from tests.platform.spec.problem_codes import CODES
 
 from pilotlight.plan.types import Capabilities
+from pilotlight.spec.problems import code_texts
 from pilotlight.spec.service import NodeGroup, Service
 
 PLAN = Path(__file__).parents[3] / "platform" / "pilotlight" / "plan"
@@ -89,4 +89,4 @@ def test_a_flag_that_the_target_has_not_switched_on_is_warned_about() -> None:
 def test_every_code_of_the_plan_is_listed_and_every_listed_one_is_used() -> None:
     files = [*PLAN.rglob("*.py"), *PLAN.rglob("*.yaml"), *PLAN.with_name("release").rglob("*.py")]
     used = {code for file in files for code in re.findall(r"PL3\d\d", file.read_text())}
-    assert used == {code for code in CODES if code.startswith("PL3")}
+    assert used == {code for code in code_texts() if code.startswith("PL3")}

@@ -31,7 +31,7 @@ def with_latency(
     """Return the statuses with the values of one query, or unchanged without a response in time."""
     if not any(status.revisions for status in statuses):
         return statuses
-    samples = _within_timeout(lambda: query(promql(statuses)), TIMEOUT_S if timeout_s is None else timeout_s)
+    samples = within_timeout(lambda: query(promql(statuses)), TIMEOUT_S if timeout_s is None else timeout_s)
     values = parse_samples(samples)
     return [_with_latency(status, values) for status in statuses] if values else statuses
 
@@ -77,7 +77,7 @@ def _with_latency(status: ServiceStatus, values: LatencyValues) -> ServiceStatus
     return replace(status, revisions=tuple(rows))
 
 
-def _within_timeout(query: Callable[[], Sequence[Sample]], timeout_s: float) -> Sequence[Sample]:
+def within_timeout(query: Callable[[], Sequence[Sample]], timeout_s: float) -> Sequence[Sample]:
     """Run a query in a thread; return nothing if it fails or takes longer than the timeout."""
     samples: list[Sample] = []
 

@@ -38,19 +38,27 @@ def check_paths_reachable(services: "Sequence[Service]", target: "Target | None"
             raise error
 
 
-def check_paths_exist(services: "Sequence[Service]") -> None:
-    """Raise InvalidDocument for relative paths, which lie on this machine, at which there is nothing."""
-    from pilotlight.spec.component_fields import resolve_uri
-    from pilotlight.spec.problems import InvalidDocument, Problem
+def missing_models(services: "Sequence[Service]", *, here: bool) -> "Iterator[Problem]":
+    """Yield an error for each path of this machine at which there is no model.
 
-    problems = []
+    A relative path is one of this machine. An absolute one is so if the service runs `here`; else it may be one of the
+    image, so it gets a warning.
+    """
+    from pilotlight.k8s.model_pins import is_local, local_path
+    from pilotlight.spec.component_fields import resolve_uri
+    from pilotlight.spec.problems import Problem
+
     for service in services:
-        for path, value in _relative_paths(service):
-            location = service.location(path)
-            if not os.path.exists(file := resolve_uri(value, location)):
-                problems.append(Problem("PL341", location, path, f"{value}: there is no {file}"))
-    if problems:
-        raise InvalidDocument(problems)
+        for path, value in _uris(service.document.get("spec") or {}, "spec"):
+            location, relative = service.location(path), value.startswith(("./", "../"))
+            file = local_path(resolve_uri(value, location))
+            if not is_local(value) or os.path.exists(file):
+                continue
+            if relative or here:
+                yield Problem("PL341", location, path, f"{value}: there is no {file}")
+            else:
+                message = f"{value}: there is no {file} on this machine; a pod needs it in its image"
+                yield Problem("PL341", location, path, message, "warning")
 
 
 def unreachable_paths(services: "Sequence[Service]") -> "Iterator[UsageError]":

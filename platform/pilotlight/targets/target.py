@@ -83,6 +83,7 @@ class RevisionStatus(Struct, frozen=True):
     verified: bool = True  # false: has been ready, and its model has not answered a warm-up or a request yet
     failure: str = ""  # why its last start failed or its last replica crashed; empty once it is ready
     replicas: tuple[ReplicaStatus, ...] = ()
+    waiting: int = 0  # requests that the gateway holds until a replica takes them
 
 
 class ServiceStatus(Struct, frozen=True):

@@ -258,7 +258,7 @@ def _revision(
         verified=revision.verification in ("unknown", "verified"), failure=revision.failure,
         replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
-        unpinned=tuple(uri for uri in uris if "://" in uri and uri not in container.pins),
+        unpinned=tuple(uri for uri in uris if "://" in uri and uri not in container.pins), waiting=log.waiting,
     )  # fmt: skip
 
 

@@ -24,13 +24,13 @@ def test_the_demo_goes_from_deploy_over_a_canary_to_zero_and_back_and_leaves_not
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     said = done.stderr
-    assert "100 requests sent, 100 answered" in said
+    assert "100 requests sent, 100 succeeded" in said
     rows = re.findall(r"(\S+) +(\d+) %(?: @\w+)? +1/1 .* (\d+) +\d+ +sha256:\w+ +\S+ \w+$", done.stdout, re.M)
     shares = {int(percent): int(answered) for _, percent, answered in rows}
     assert shares.keys() == {20, 80}
     assert 12 <= shares[20] <= 28
     assert "100 % to demo-iris-predictor-" in said
-    assert re.search(r"fell to zero after \d+\.\d s", said)
+    assert re.search(r"scaled to zero after \d+\.\d s", said)
     assert re.search(r"after a cold start of \d+ ms", said)
     assert re.search(r"total +\d+ ms", said)
     assert processes_of(Home(home)) == []

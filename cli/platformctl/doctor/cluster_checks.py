@@ -164,7 +164,7 @@ def keda(cluster: Cluster) -> Finding:
     version = str(kinds.unless_forbidden(lambda: capabilities.keda(cluster), {}).get("keda", ""))
     if version and tuple(map(int, version.split(".")[:2])) < LEAST_KEDA:
         return Finding("fail", "keda", f"{version} has no fallback for Value metrics", "upgrade it to 2.18 or later")
-    return Finding("ok", "keda", version or "installed; it does not tell its version")
+    return Finding("ok", "keda", version or "installed; its version is unknown")
 
 
 def http_add_on(cluster: Cluster) -> Finding:
@@ -186,7 +186,7 @@ def gateway(cluster: Cluster) -> Finding:
     )
     message = f"{ready} of {desired} replicas of {name} are ready"
     if not ready:
-        return Finding("fail", "gateway", message, f"kubectl describe pods -n {namespace} says why")
+        return Finding("fail", "gateway", message, f"kubectl describe pods -n {namespace} shows why")
     return Finding("warn" if ready < desired else "ok", "gateway", message, CHART if ready < desired else "")
 
 
@@ -211,7 +211,7 @@ def gateway_api(cluster: Cluster) -> Finding:
     )
     conditions = (chosen.get("status") or {}).get("conditions") or ()
     if not any(each["type"] == "Programmed" and each["status"] == "True" for each in conditions):
-        fix = f"kubectl describe gateway {parent['name']} -n {parent['namespace']} says why"
+        fix = f"kubectl describe gateway {parent['name']} -n {parent['namespace']} shows why"
         return Finding("warn", "gateway api", f"the Gateway {parent_name} is not programmed", fix)
     return Finding("ok", "gateway api", f"routes hang on the Gateway {parent_name}")
 

@@ -210,7 +210,7 @@ def prometheus(home: Home, address: "Address | None") -> Finding:
     if process is not None:
         return _http_check(f"process {process.pid} runs beside the platform, {url_of(process)}", url_of(process))
     if address is not None and address.prometheus:
-        return _http_check(f"{address.prometheus} is asked", address.prometheus)
+        return _http_check(f"{address.prometheus} is queried", address.prometheus)
     try:
         return Finding("ok", "prometheus", f"not running; platformctl up --prometheus starts {find()}")
     except NotFound as error:

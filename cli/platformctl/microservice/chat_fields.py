@@ -72,7 +72,7 @@ def _problems(network_arch: str, body: Mapping[str, Any]) -> Iterator[str]:
         yield "messages must be a list with a message of the user"
         return
     if body.get("stream"):
-        yield "stream must be left out: the answer is read whole"
+        yield "stream must be left out: the response is read whole"
     parameters = chat_schema(network_arch).parameters
     chats = [arch for arch in model_kinds.networks() if model_kinds.schema(arch).protocol == "chat"]
     for name in body:  # a field that only other networks have: the request was probably meant for one of them

@@ -142,7 +142,7 @@ def _messages(
     if not prompt and shared_options.on_terminal():
         prompt = shared_options.prompt("prompt")
     if not prompt:
-        raise UsageError("--prompt is missing: what is asked of the model", "or --body FILE with the whole request")
+        raise UsageError("--prompt is missing", "or --body FILE with the whole request")
     ours = container_command.arch(network_arch, os.environ).command == "pilotlight"
     before = [{"role": "system", "content": system}] if system else []
     media = [[_inline_media(each) if ours else each for each in group] for group in (images, videos)]
@@ -206,7 +206,7 @@ def message_content(document: Any) -> str:
     try:
         text = document["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
-        raise PlatformError(f"it answered 200 without choices[0].message.content: {str(document)[:200]}") from None
+        raise PlatformError(f"it responded 200 without choices[0].message.content: {str(document)[:200]}") from None
     return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 

@@ -26,7 +26,7 @@ from platformctl import output
 
 JOB: Final = click.argument("job_id", required=False, default="")
 ARCH: Final = click.option(
-    "--arch", "network_arch", default="", metavar="NETWORK_ARCH", help="The one that runs this network."
+    "--arch", "network_arch", default="", metavar="NETWORK_ARCH", help="Select the microservice of this network."
 )
 OURS: Final = "pilotlight"
 START: Final = "platformctl microservice start"
@@ -88,7 +88,7 @@ def output_lines(document: Any) -> list[str]:
     """Return one line per output."""
     outputs = document.get("outputs") if isinstance(document, dict) else None
     if not isinstance(outputs, list):
-        raise PlatformError(f"it answered 200 without outputs: {str(document)[:200]}")
+        raise PlatformError(f"it responded 200 without outputs: {str(document)[:200]}")
     return [f"{each['name']} {each['datatype']} {each['shape']}: {json.dumps(each.get('data'))}" for each in outputs]
 
 
@@ -237,7 +237,7 @@ def platform_status(job_id: str, entry: Entry) -> PlatformStatus:
         status = platform_of(entry).status(job_id, entry)
     except (PlatformError, ModuleNotFoundError) as error:
         cause = "; ".join(filter(None, (str(error), getattr(error, "hint", ""))))
-        return PlatformStatus("unknown", reason=redacted(f"its platform cannot be asked: {cause}"))
+        return PlatformStatus("unknown", reason=redacted(f"its platform does not respond: {cause}"))
     return PlatformStatus(
         status.state, status.pod_name, status.pod_status, redacted(status.reason), tuple(map(redacted, status.tail))
     )

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pilotlight.targets.local.home_directory import Home
 
 JOB = click.argument("job_id")
-WAIT = click.option("--wait", default=0.0, metavar="SECONDS", help="Return once it has ended, or after so long.")
+WAIT = click.option("--wait", default=0.0, metavar="SECONDS", help="Wait for the end of the job, at most this long.")
 
 
 @click.group()
 def batch() -> None:
-    """Run a model once over the files of a folder, keep the results, and end it.
+    """Run a model once over the files of a folder, and store the results.
 
     \b
     Examples:
@@ -45,16 +45,18 @@ def batch() -> None:
 @click.option(
     "--workspace", required=True, metavar="URI", help="A folder, s3://bucket/prefix or az://container/prefix."
 )
-@click.option("--inputs", required=True, metavar="FOLDER", help="In the workspace: what is asked about.")
-@click.option("--outputs", default="results", show_default=True, metavar="FOLDER", help="In the workspace.")
-@click.option("--labels", default="", metavar="FILE", help="In the workspace: scores the results by it.")
-@click.option("--parameter", multiple=True, metavar="NAME=VALUE", help="Of every request, such as top_k=3.")
+@click.option("--inputs", required=True, metavar="FOLDER", help="Folder of the workspace with the inputs.")
+@click.option(
+    "--outputs", default="results", show_default=True, metavar="FOLDER", help="Folder of the workspace for the results."
+)
+@click.option("--labels", default="", metavar="FILE", help="File of the workspace with labels, to score the results.")
+@click.option("--parameter", multiple=True, metavar="NAME=VALUE", help="Parameter of every request, such as top_k=3.")
 @click.option("--credential", multiple=True, metavar=REFERENCE, help="access_key=env:NAME or file:NAME, never a value.")
-@click.option("--endpoint", default="", metavar="URL", help="Of a store that is not Amazon's or Azure's own.")
-@click.option("--region", default="us-east-1", show_default=True, metavar="NAME", help="Of S3.")
-@click.option("--azure-account", default="", metavar="NAME", help="The storage account of an az:// workspace.")
+@click.option("--endpoint", default="", metavar="URL", help="Endpoint of a store other than Amazon's or Azure's.")
+@click.option("--region", default="us-east-1", show_default=True, metavar="NAME", help="Region of S3.")
+@click.option("--azure-account", default="", metavar="NAME", help="Storage account of an az:// workspace.")
 @click.option("--platform", default="local", show_default=True, metavar="NAME", help="local, docker, kubernetes, …")
-@click.option("--num-gpus", default=1, show_default=True, help="At least 1.")
+@click.option("--num-gpus", default=1, show_default=True, help="GPUs, at least 1.")
 @WAIT
 @shared_options.platform_flags
 @output.formats("table", "json", "yaml")
@@ -63,7 +65,7 @@ def start(
     parameter: tuple[str, ...], credential: tuple[str, ...], endpoint: str, region: str, azure_account: str,
     platform: str, num_gpus: int, wait: float, **platform_options: str | None,
 ) -> int:  # fmt: skip
-    """Start a job; it goes on when this program ends. With --wait, exit code 1 means that the job or a file has failed.
+    """Start a job, which continues when this program exits. With --wait, exit code 1: the job or a file has failed.
 
     Example: platformctl microservice batch start text --model-path hf_model://acme/m --workspace ./data --inputs texts
     """
@@ -84,7 +86,7 @@ def start(
 @WAIT
 @output.formats("table", "json", "yaml")
 def status(job_id: str, wait: float) -> int:
-    """Show how far a job is, and its score. Ends with 1 where it has failed, or is done and a file has failed.
+    """Show the progress and the score of a job. Exit code 1: the job or a file has failed.
 
     Example: platformctl microservice batch status JOB_ID --wait 3600
     """
@@ -94,7 +96,7 @@ def status(job_id: str, wait: float) -> int:
 @batch.command("list")
 @output.formats("table", "json", "yaml")
 def list_all() -> None:
-    """List jobs, a line each.
+    """List jobs.
 
     Example: platformctl microservice batch list
     """
@@ -110,14 +112,16 @@ def list_all() -> None:
 @JOB
 @output.formats("table", "json", "yaml")
 def cancel(job_id: str) -> int:
-    """Cancel a job and end its model; results so far are kept.
+    """Cancel a job and stop its model; results are kept.
 
     Example: platformctl microservice batch cancel JOB_ID
     """
     jobs.cancel(_home(), job_id, os.environ)
     progress = jobs.wait(_home(), job_id, os.environ, 120)
     if progress.state not in {"done", "failed", "canceled"}:
-        raise PlatformError(f"batch job {job_id} has not ended yet", "its model finishes what it is at; look again")
+        raise PlatformError(
+            f"batch job {job_id} has not ended yet", "its model finishes the present file; run it again"
+        )
     return _show_progress(progress)
 
 
@@ -126,7 +130,7 @@ def cancel(job_id: str) -> int:
 @WAIT
 @output.formats("table", "json", "yaml")
 def resume(job_id: str, wait: float) -> int:
-    """Go on with the files that have no result yet.
+    """Resume a job with the files that have no result yet.
 
     Example: platformctl microservice batch resume JOB_ID
     """

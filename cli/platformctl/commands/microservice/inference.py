@@ -14,20 +14,18 @@ from pilotlight.microservices.registry.records import PLATFORMS, Entry
 from platformctl import output
 from platformctl.microservice import health_findings, infer_request, shared_options
 
-WAIT = click.option(
-    "--wait", default=600.0, show_default=True, metavar="SECONDS", help="How long the model may take to be there."
-)
+WAIT = click.option("--wait", default=600.0, show_default=True, metavar="SECONDS", help="Timeout of the model to load.")
 
 
 @click.command(cls=shared_options.PlatformCommand)
 @click.argument("network_arch", required=False, default="")
 @click.option("--model-path", default="", metavar="PATH", help="hf_model://ORG/MODEL, or a path in the container.")
 @click.option("--platform", default="local", show_default=True, metavar="NAME", help="local, docker, kubernetes, …")
-@click.option("--num-gpus", default=1, show_default=True, help="At least 1.")
-@click.option("--host-port", default=0, metavar="PORT", help="Instead of the lowest free one from 8080.")
-@click.option("--image", default="", metavar="URI", help="Instead of the network's own.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the container; no secret.")
-@click.option("--secret", multiple=True, metavar="NAME", help="A variable that is set here and passed by name.")
+@click.option("--num-gpus", default=1, show_default=True, help="GPUs, at least 1.")
+@click.option("--host-port", default=0, metavar="PORT", help="Port (default: the lowest free one from 8080).")
+@click.option("--image", default="", metavar="URI", help="Image (default: that of the network).")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the container; not for secrets.")
+@click.option("--secret", multiple=True, metavar="NAME", help="Variable of this shell to pass as a secret.")
 @click.option("--ready", is_flag=True, help="Return once the model is loaded.")
 @WAIT
 @shared_options.platform_flags
@@ -36,7 +34,7 @@ def start(
     network_arch: str, model_path: str, platform: str, num_gpus: int, host_port: int, image: str, env: tuple[str, ...],
     secret: tuple[str, ...], ready: bool, wait: float, **platform_options: str | None,
 ) -> None:  # fmt: skip
-    """Start a microservice; its model may load for a while yet.
+    """Start a microservice. Without --ready it returns while the model still loads.
 
     Example: platformctl microservice start pilotlight --model-path ./model
     """
@@ -86,16 +84,18 @@ def _require(name: str, what: str) -> str:
 @click.command()
 @shared_options.JOB
 @shared_options.ARCH
-@click.option("--prompt", default="", metavar="TEXT", help="What is asked.")
-@click.option("--system", default="", metavar="TEXT", help="What the model is told before.")
+@click.option("--prompt", default="", metavar="TEXT", help="Prompt.")
+@click.option("--system", default="", metavar="TEXT", help="System prompt.")
+@click.option("--image", multiple=True, metavar="URL", help="Image: URL or path (cosmos: path in the container).")
+@click.option("--video", multiple=True, metavar="URL", help="Video: URL or path.")
 @click.option(
-    "--image", multiple=True, metavar="URL", help="A picture: an address, or a path (cosmos: in the container)."
+    "--parameter", multiple=True, metavar="NAME=VALUE", help="Parameter of a classifier or detector, such as top_k=3."
 )
-@click.option("--video", multiple=True, metavar="URL", help="A video, likewise.")
-@click.option("--parameter", multiple=True, metavar="NAME=VALUE", help="Of a classifier or detector, such as top_k=3.")
-@click.option("--body", metavar="FILE", help="The whole request as JSON instead; - is stdin.")
-@click.option("--accept-defaults", is_flag=True, help="Take the defaults of fields that are not given.")
-@click.option("--timeout", default=client.MIN_TIMEOUT_S, show_default=True, help="For the answer; 300 s at least.")
+@click.option("--body", metavar="FILE", help="File with the whole request as JSON; - is stdin.")
+@click.option("--accept-defaults", is_flag=True, help="Use defaults for fields that are not given.")
+@click.option(
+    "--timeout", default=client.MIN_TIMEOUT_S, show_default=True, help="Timeout of the response, at least 300 s."
+)
 @WAIT
 @infer_request.field_flags
 @output.output_option
@@ -104,7 +104,7 @@ def infer(
     parameter: tuple[str, ...], body: str | None, accept_defaults: bool, timeout: float, wait: float,
     **fields: str | None,
 ) -> None:  # fmt: skip
-    """Ask a microservice, and wait while its model loads.
+    """Send a request to a microservice, and wait while its model loads.
 
     Example: platformctl microservice infer --prompt 'What is a pilot light?' --accept-defaults
 
@@ -139,4 +139,4 @@ def infer(
     reply = infer_request.infer(target, entry, request, tensors, timeout, wait)
     lines = shared_options.output_lines(reply.document) if tensors else [infer_request.message_content(reply.document)]
     output.data(reply.document, lines)
-    output.note(f"answered in {reply.seconds:.1f} s")
+    output.note(f"response in {reply.seconds:.1f} s")

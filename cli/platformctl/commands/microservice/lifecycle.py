@@ -36,7 +36,7 @@ class Group(shared_options.RedactingGroup):
 
 @click.group(cls=Group)
 def microservice() -> None:
-    """Start one model behind one address, ask it, watch it and stop it.
+    """Start a single model behind one URL on any platform, call it and stop it.
 
     \b
     Examples:
@@ -109,8 +109,8 @@ def _look(job_id: str, entry: Entry) -> tuple[PlatformStatus, health_findings.Mo
 
 @microservice.command()
 @shared_options.JOB
-@click.option("--yes", is_flag=True, help="Stop the latest without being asked.")
-@click.option("--forget", is_flag=True, help="Only take it off the registry, where its platform is gone.")
+@click.option("--yes", is_flag=True, help="Stop the latest without a prompt.")
+@click.option("--forget", is_flag=True, help="Only remove it from the registry, if its platform is gone.")
 @output.output_option
 def stop(job_id: str, yes: bool, forget: bool) -> None:
     """Stop a microservice with all that it holds; without an id the one started last.
@@ -140,8 +140,8 @@ def stop(job_id: str, yes: bool, forget: bool) -> None:
 @microservice.command()
 @shared_options.JOB
 @shared_options.ARCH
-@click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what comes, until it ends or Ctrl-C.")
-@click.option("--tail", default=50, show_default=True, help="How many lines of its end; 50 at most.")
+@click.option("-f", "--follow", "follows", is_flag=True, help="Stream new lines, until it ends or Ctrl-C.")
+@click.option("--tail", default=50, show_default=True, help="Lines to start with, at most 50.")
 @output.output_option
 def logs(job_id: str, network_arch: str, follows: bool, tail: int) -> None:
     """Show the end of what a microservice wrote.

@@ -24,17 +24,19 @@ REFERENCE = "NAME=REFERENCE"
 
 @click.command()
 @click.argument("org")
-@click.option("--network-arch", default="", metavar="NAME", help="Of a new experiment.")
-@click.option("--kind", default="", metavar="NAME", help="Of a network of your own, unless parameters.yaml has it.")
-@click.option("--artifact", required=True, metavar="PATH", help="The model: in the workspace, a whole path or a URI.")
-@click.option("--workspace", default="", metavar="URI|ID", help="Storage, as s3://bucket/prefix; or one by its id.")
+@click.option("--network-arch", default="", metavar="NAME", help="Network of a new experiment.")
+@click.option("--kind", default="", metavar="NAME", help="Kind of a custom network (default: in parameters.yaml).")
+@click.option("--artifact", required=True, metavar="PATH", help="Model: path in the workspace, absolute path or URI.")
+@click.option(
+    "--workspace", default="", metavar="URI|ID", help="Storage such as s3://bucket/prefix, or the id of a workspace."
+)
 @click.option("--credential", multiple=True, metavar=REFERENCE, help="access_key=env:NAME or file:NAME, never a value.")
-@click.option("--endpoint", default="", metavar="URL", help="Of a store that is not Amazon's or Azure's own.")
-@click.option("--region", default="us-east-1", show_default=True, metavar="NAME", help="Of S3.")
-@click.option("--account", default="", metavar="NAME", help="Of Azure.")
-@click.option("--experiment", default="", metavar="ID", help="One that is there; or the id of a new one.")
-@click.option("--job", default="", metavar="ID", help="Of the training job; a new one by default.")
-@click.option("--force", is_flag=True, help="Also where nothing is found at the artifact's place.")
+@click.option("--endpoint", default="", metavar="URL", help="Endpoint of a store other than Amazon's or Azure's.")
+@click.option("--region", default="us-east-1", show_default=True, metavar="NAME", help="Region of S3.")
+@click.option("--account", default="", metavar="NAME", help="Azure storage account.")
+@click.option("--experiment", default="", metavar="ID", help="Id of an existing or new experiment.")
+@click.option("--job", default="", metavar="ID", help="Id of the training job (default: new).")
+@click.option("--force", is_flag=True, help="Register even if the artifact does not exist.")
 @output.formats("table", "json", "yaml")
 def register(
     org: str, network_arch: str, kind: str, artifact: str, workspace: str, credential: tuple[str, ...], endpoint: str,

@@ -21,22 +21,22 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @click.group(invoke_without_command=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where it listens; 0.0.0.0 is everywhere.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8091, show_default=True, help="0: any that is free.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8091, show_default=True, help="Port; 0: any free one.")
 @click.option(
     "--target", type=click.Choice(["local", "kubernetes"]), default="kubernetes", show_default=True,
     help="Where services and microservices run.",
 )  # fmt: skip
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate chain, PEM.")
-@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key, PEM.")
-@click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="The operator's token.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Key of the certificate, PEM.")
+@click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the operator's token.")
 @click.option(
     "--metrics-token-file", type=click.Path(exists=True, dir_okay=False),
-    help="A token that reads /metrics and nothing else; needed beyond loopback.",
+    help="File with a token for /metrics only; needed beyond loopback.",
 )  # fmt: skip
 @click.pass_context
 def api(context: click.Context, /, **settings: Any) -> None:
-    """Serve the control API outside of the embedded platform, or make keys for it.
+    """Serve the control API outside of the embedded platform, or manage its keys.
 
     \b
     Examples:
@@ -94,15 +94,15 @@ def _read_token(option: str, file: str) -> str:
 
 @api.group()
 def key() -> None:
-    """Keys that an org logs in with."""
+    """Keys that orgs log in with."""
 
 
 @key.command()
 @click.argument("org")
-@click.option("--expires", default="", metavar="PERIOD", help="Such as 12h or 90d; without it the key does not end.")
+@click.option("--expires", default="", metavar="PERIOD", help="Lifetime, such as 12h or 90d (default: unlimited).")
 @output.formats("table", "json", "yaml")
 def create(org: str, expires: str) -> None:
-    """Make a key for an org. It is shown once and kept only as a hash.
+    """Create a key for an org. It is printed once and stored as a hash.
 
     Example: platformctl api key create acme --expires 90d
     """
@@ -114,7 +114,7 @@ def create(org: str, expires: str) -> None:
     with _store() as store:
         shown, record = api_keys.create(store, org, time.time(), lives_s)
     output.data({"key": shown, **_row(record)}, [shown])
-    output.note(f"key {record.id} of org {org}: it is not shown again; log in with it at POST /api/v1/login")
+    output.note(f"key {record.id} of org {org}: it is not printed again; log in with it at POST /api/v1/login")
 
 
 def parse_period(text: str) -> float:
@@ -129,7 +129,7 @@ def parse_period(text: str) -> float:
 @click.argument("org", default="")
 @output.formats("table", "json", "yaml")
 def listed(org: str) -> None:
-    """List keys, without what they open.
+    """List keys, without their secrets.
 
     Example: platformctl api key list
     """
@@ -144,7 +144,7 @@ def listed(org: str) -> None:
 @key.command()
 @click.argument("id")
 def delete(id: str) -> None:  # noqa: A002 - what it is called on the command line
-    """Delete a key, and with it the tokens that were given for it.
+    """Delete a key and the tokens issued for it.
 
     Example: platformctl api key delete 0123456789ab
     """
@@ -163,10 +163,10 @@ def credential() -> None:
 @credential.command("set")
 @click.argument("org")
 @click.argument("name")
-@click.option("--from-env", default="", metavar="VARIABLE", help="The value is in this variable, not on stdin.")
+@click.option("--from-env", default="", metavar="VARIABLE", help="Read the value from this variable instead of stdin.")
 @output.formats("table", "json", "yaml")
 def set_credential(org: str, name: str, from_env: str) -> None:
-    """Store a credential, read from stdin or asked for; show how workspaces refer to it.
+    """Store a credential from stdin or a prompt; print its reference for workspaces.
 
     Example: platformctl api credential set acme s3-secret < secret.txt
     """
@@ -211,7 +211,7 @@ def setting() -> None:
 @setting.command("set")
 @click.argument("assignment", metavar="NAME=VALUE")
 def set_setting(assignment: str) -> None:
-    """Set a variable for the API, above the one of its environment. NAME alone takes it back.
+    """Set a variable of the API, over that of its environment. NAME alone removes it.
 
     Example: platformctl api setting set PILOTLIGHT_MEDIA_ROOTS=/data/images,/data/videos
     """
@@ -224,13 +224,13 @@ def set_setting(assignment: str) -> None:
     if name in DEFAULT_QUOTAS:
         quota(name, {name: value})
     operator_settings.change_setting(home().create(), name, value if equals else None)
-    output.note(f"{name} is {'set' if equals else 'as in the environment'}; the API heeds it from its next request on")
+    output.note(f"{name} is {'set' if equals else 'as in the environment'}; the API uses it from its next request on")
 
 
 @setting.command("list")
 @output.formats("table", "json", "yaml")
 def list_settings() -> None:
-    """List what was set.
+    """List the variables that were set.
 
     Example: platformctl api setting list
     """

@@ -13,7 +13,7 @@ from platformctl import output
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @output.formats("table", "json")
 def backup(file: Path) -> None:
-    """Write services, releases, overrides and events to FILE, which must not exist. Models and logs are not in it.
+    """Write services, releases, overrides and events to a new FILE. Models and logs are not included.
 
     Example: platformctl backup pilotlight.backup
     """

@@ -10,10 +10,10 @@ from platformctl import output, targets
 
 
 @click.command()
-@click.option("--open/--no-open", "opened", default=None, help="In the browser of this desktop; usual where one is.")
+@click.option("--open/--no-open", "opened", default=None, help="Open the browser (default: if there is a desktop).")
 @output.formats("url", "json", "yaml")
 def console(opened: bool | None) -> None:
-    """Open the web console. The link that is printed logs in once, within five minutes.
+    """Open the web console. The printed link logs in once, within five minutes.
 
     Example: platformctl console --no-open
     """

@@ -20,35 +20,29 @@ KINDS = (
 
 @click.command()
 @click.option("-n", "--namespace", "namespaces", multiple=True, metavar="NAME", help="Repeatable. [default: all]")
+@click.option("--kind", "chosen", multiple=True, type=click.Choice(KINDS), help="Repeatable. [default: all our CRDs]")
+@click.option("--resync", default="10m", show_default=True, metavar="DURATION", help="Time between two full lists.")
 @click.option(
-    "--kind", "chosen", multiple=True, type=click.Choice(KINDS), help="Repeatable. [default: all of our CRDs]"
+    "--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Services reconciled at once."
 )
-@click.option("--resync", default="10m", show_default=True, metavar="DURATION", help="Between two lists of everything.")
-@click.option("--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Services at the same time.")
-@click.option(
-    "--capabilities", type=click.Path(dir_okay=False), help="What the cluster offers, instead of what it says."
-)
+@click.option("--capabilities", type=click.Path(dir_okay=False), help="What the cluster offers, instead of discovery.")
 @options.HOST_TEMPLATE
 @click.option("--lease-namespace", default="pilotlight-system", show_default=True, help="Of the leader's Lease.")
 @click.option(
     "--foreign-crds", is_flag=True, help="Act on CRDs that KServe or OME installed; their controllers must be off."
 )
-@click.option(
-    "--liveness", default="", metavar="URL", help="Where it answers probes, such as http://0.0.0.0:8080/healthz."
-)
-@click.option(
-    "--webhook-port", type=click.IntRange(0, 65535), default=0, help="Of the admission webhook. [default: none]"
-)
-@click.option("--webhook-cert", type=click.Path(exists=True, dir_okay=False), help="Its certificate chain, PEM.")
-@click.option("--webhook-key", type=click.Path(exists=True, dir_okay=False), help="Its key, PEM.")
-@click.option("--remove-finalizers", is_flag=True, help="Let go of all documents and end; after its deletion for good.")
+@click.option("--liveness", default="", metavar="URL", help="Liveness endpoint, such as http://0.0.0.0:8080/healthz.")
+@click.option("--webhook-port", type=click.IntRange(0, 65535), default=0, help="Admission webhook. [default: none]")
+@click.option("--webhook-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate of the webhook, PEM.")
+@click.option("--webhook-key", type=click.Path(exists=True, dir_okay=False), help="Key of the webhook, PEM.")
+@click.option("--remove-finalizers", is_flag=True, help="Remove our finalizers from all documents and exit.")
 @targets.context_option
 def controller(
     namespaces: tuple[str, ...], chosen: tuple[str, ...], resync: str, workers: int, capabilities: str | None,
     host_template: str | None, lease_namespace: str, foreign_crds: bool, liveness: str, webhook_port: int,
     webhook_cert: str | None, webhook_key: str | None, remove_finalizers: bool,
 ) -> None:  # fmt: skip
-    """Make the services of a cluster run as its InferenceServices say, until a signal ends it.
+    """Reconcile the InferenceServices of a cluster, until a signal ends it.
 
     Needs the CRDs of the chart inference-platform, which also runs it: --set controller.enabled=true.
 

@@ -28,26 +28,28 @@ PATIENCE_S: Final = 60.0
 
 
 @click.command()
-@click.option("--stop", is_flag=True, help="Delete the example at the end, and stop the platform if it has no other.")
+@click.option(
+    "--stop", is_flag=True, help="Delete the example at the end, and stop the platform if it runs nothing else."
+)
 def demo(stop: bool) -> None:
-    """Deploy an example, try a canary, let it fall to zero and wake it.
+    """Deploy an example, try a canary, scale to zero and wake it.
 
     Example: platformctl demo
     """
     first, second = (documents() / name for name in ("iris.yaml", "iris-batching.yaml"))
     flower = json.dumps(list(FLOWER))
-    print_step("A model is deployed, and asked which iris has these measures")
+    print_step("Deploy a model and send it a request")
     run_verb("deploy", "-f", typed_path(first), "--reset")
     run_verb("infer", NAME, "--data", flower)
-    print_step("A second revision, which batches, gets a fifth of the requests; then all of them")
+    print_step("A second revision, with batching, gets 20 % of the traffic, then all of it")
     run_verb("canary", "start", NAME, "-f", typed_path(second), "--percent", "20")
     send_requests()
     run_verb("canary", "status", NAME, "-o", "wide")
     run_verb("canary", "promote", NAME)
-    print_step("Nobody asks any more, so nothing runs any more")
+    print_step("Without requests the service scales to zero")
     wait_for_zero()
     run_verb("status", NAME)
-    print_step("The next request waits until a replica has started, and is answered")
+    print_step("The next request waits until a replica has started")
     run_verb("infer", NAME, "--data", flower)
     print_cold_start()
     finish(stop)
@@ -75,7 +77,9 @@ def run_verb(*words: str) -> None:
     output.note(f"$ platformctl {shlex.join(words)}")
     code = run(words)
     if code:
-        raise PlatformError(f"the demo ends here: platformctl {words[0]} gave {code}", "platformctl doctor says more")
+        raise PlatformError(
+            f"the demo ends here: platformctl {words[0]} ended with exit code {code}", "see platformctl doctor"
+        )
 
 
 def status() -> ServiceStatus:
@@ -89,13 +93,13 @@ def send_requests() -> None:
     body = json.dumps({"inputs": [tensor]}).encode()
     answers = [gateway.request("POST", f"/v2/models/{NAME}/infer", body).status for _ in range(BURST)]
     wait(lambda now: sum(row.requests for row in now.revisions) >= BURST, "the requests to be counted")
-    output.note(f"{BURST} requests sent, {answers.count(200)} answered")
+    output.note(f"{BURST} requests sent, {answers.count(200)} succeeded")
 
 
 def wait_for_zero() -> None:
     start = time.monotonic()
-    wait(lambda now: now.phase == "Standby", f"{NAME} to fall to zero")
-    output.note(f"fell to zero after {time.monotonic() - start:.1f} s")
+    wait(lambda now: now.phase == "Standby", f"{NAME} to scale to zero")
+    output.note(f"scaled to zero after {time.monotonic() - start:.1f} s")
 
 
 def wait(reached: Callable[[ServiceStatus], bool], what: str) -> None:
@@ -110,7 +114,7 @@ def print_cold_start() -> None:
     """Print the phases of the last cold start."""
     newest = status().revisions[0]
     rows = [(name, f"{seconds * 1000:.0f} ms") for name, seconds in newest.cold_start.items()]
-    output.heading("Where the replica's start spent its time")
+    output.heading("Phases of the cold start")
     for line in output.columns(rows):
         output.note(line)
 
@@ -121,13 +125,13 @@ def finish(stop: bool) -> None:
         if not targets.local(start=True).list(None):
             run_verb("down")
         return
-    print_step("It goes on running. Look around, and end it:")
+    print_step("The service keeps running. Try:")
     look: Sequence[tuple[str, str]] = (
-        (f"curl {status().url}/v2/models/{NAME}", "the model, as any client asks"),
+        (f"curl {status().url}/v2/models/{NAME}", "metadata of the model"),
         (f"platformctl status {NAME} -w", "revisions, replicas, latency, decisions"),
-        (f"platformctl events {NAME}", "what happened, and why"),
-        (f"platformctl logs {NAME} -f", "what replicas write"),
-        ("platformctl down", "the end of it all"),
+        (f"platformctl events {NAME}", "deploys and scaling decisions"),
+        (f"platformctl logs {NAME} -f", "logs of replicas"),
+        ("platformctl down", "stop everything"),
     )
     for line in output.columns(look):
         output.note(line)

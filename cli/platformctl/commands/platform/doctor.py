@@ -24,11 +24,10 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @targets.TARGET_OPTION
 @output.formats("table", "json")
 def doctor(service_options: targets.ServiceOptions) -> int:
-    """Check this machine: Python, runtimes, GPUs, ports, disk, limits, microservices. Ends with 1 where one fails.
+    """Check this machine: Python, runtimes, GPUs, ports, disk, limits. Exit code 1: a check failed.
 
-    With --target kubernetes the cluster: our image, Knative, KEDA, gateways, rights in the namespace, metrics, GPUs.
-    With another target what that one needs: its daemon, queue or account; of docker and slurm as the control process
-    sees it.
+    With --target kubernetes it checks the cluster: our image, Knative, KEDA, gateways, permissions, metrics, GPUs.
+    With another target it checks the daemon, queue or account; docker and slurm from the control process.
 
     Example: platformctl doctor --target kubernetes -n models
     """

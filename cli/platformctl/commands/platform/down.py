@@ -30,12 +30,14 @@ MARGIN_S = 10.0
 
 
 @click.command()
-@click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS", help="For requests to finish.")
-@click.option("--uninstall", is_flag=True, help="Remove the systemd unit, too.")
-@click.option("--system/--user", "system", default=None, help="With --uninstall: of the machine, or of a user.")
+@click.option(
+    "--timeout", default=30.0, show_default=True, metavar="SECONDS", help="Time for requests in flight to finish."
+)
+@click.option("--uninstall", is_flag=True, help="Remove the systemd unit too.")
+@click.option("--system/--user", "system", default=None, help="With --uninstall: unit of the machine, or of the user.")
 @output.formats("table", "json")
 def down(timeout: float, uninstall: bool, system: bool | None) -> None:
-    """Stop all services, the gateway and the control process. What was deployed comes back with `up`.
+    """Stop all services, the gateway and the control process. `up` starts the same services again.
 
     Example: platformctl down
     """

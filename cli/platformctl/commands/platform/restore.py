@@ -20,7 +20,7 @@ from platformctl import output
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @output.formats("table", "json")
 def restore(file: Path) -> None:
-    """Check FILE and make it the platform's state; the replaced one is kept beside it. The platform must be down.
+    """Replace the platform's state by a backup; the old state is kept beside it. The platform must be down.
 
     Example: platformctl restore pilotlight.backup
     """

@@ -26,40 +26,39 @@ if TYPE_CHECKING:
     from pilotlight.targets.local.client import LocalTarget
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+PORT: Final = click.IntRange(0, 65535)
 
 
 @click.command()
-@click.option("--gateway-port", type=click.IntRange(0, 65535), metavar="PORT", help="Where all services answer; 8090.")
-@click.option("--api-port", type=click.IntRange(0, 65535), metavar="PORT", help="Where the control API answers; 8091.")
-@click.option(
-    "--service-ports", type=click.IntRange(0, 65535), metavar="PORT", help="First of the services' own; 8100."
-)
+@click.option("--gateway-port", type=PORT, metavar="PORT", help="Port of the gateway (default: 8090).")
+@click.option("--api-port", type=PORT, metavar="PORT", help="Port of control API and console (default: 8091).")
+@click.option("--service-ports", type=PORT, metavar="PORT", help="First of the services' own ports (default: 8100).")
 @click.option(
     "--prometheus", metavar="[URL|PROGRAM]", is_flag=False, flag_value="auto",
-    help="Asked in place of our own numbers: one at an address, or one that is started beside the platform.",
+    help="Query this Prometheus instead of the platform's own metrics; without a URL, start one beside the platform.",
 )  # fmt: skip
 @click.option(
-    "--scale-to-zero-grace", type=click.FloatRange(0), metavar="SECONDS", help="Before the last replica ends."
+    "--scale-to-zero-grace", type=click.FloatRange(0), metavar="SECONDS", help="Extra idle time (default: 0)."
 )
-@click.option("--no-pilot-light", is_flag=True, help="Start replicas as fresh processes, not as forks.")
+@click.option("--no-pilot-light", is_flag=True, help="Start replicas as new processes, not as forks.")
 @click.option(
     "--allowed-hosts", metavar="NAME,…",
-    help="Names that a proxy on this machine or a web page may use, beside localhost and the services' own; *: any.",
+    help="Accepted names of Host and Origin, beside localhost and those of services; *: any.",
 )  # fmt: skip
-@click.option("--https", metavar="HOST:PORT", help="Serve HTTPS there too, such as 0.0.0.0:8443.")
-@click.option("--tls-cert", metavar="FILE", help="With --https: certificate, PEM; read again when it changes.")
-@click.option("--tls-key", metavar="FILE", help="Its key, unless the certificate's file has it.")
-@click.option("--tls-client-ca", metavar="FILE", help="Authorities; only clients with a certificate of theirs connect.")
-@click.option("--forget", is_flag=True, help="Start with nothing deployed; a damaged state is kept under another name.")
-@click.option("--foreground", is_flag=True, help="Become the control process, for systemd and other init systems.")
-@click.option("--install", is_flag=True, help="Write a systemd unit, so that the platform is back after a reboot.")
+@click.option("--https", metavar="HOST:PORT", help="Also serve HTTPS at this address, such as 0.0.0.0:8443.")
+@click.option("--tls-cert", metavar="FILE", help="With --https: certificate, PEM; reloaded when it changes.")
+@click.option("--tls-key", metavar="FILE", help="With --https: key, PEM (default: in the certificate's file).")
+@click.option("--tls-client-ca", metavar="FILE", help="With --https: CA that client certificates must be signed by.")
+@click.option("--forget", is_flag=True, help="Start with nothing deployed; the present state is renamed and kept.")
+@click.option("--foreground", is_flag=True, help="Run in the foreground, for systemd and other init systems.")
+@click.option("--install", is_flag=True, help="Install a systemd unit, which starts the platform after a reboot.")
 @click.option(
-    "--system/--user", "system", default=None, help="With --install: of the machine, the default of root, or of a user."
+    "--system/--user", "system", default=None, help="With --install: of the machine (default: root), or user."
 )
-@click.option("--dry-run", is_flag=True, help="With --install: print the unit only.")
+@click.option("--dry-run", is_flag=True, help="With --install: only print the unit.")
 @output.formats("url", "json", "yaml")
 def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **options: Any) -> None:
-    """Start the embedded platform. Verbs that need it do so themselves.
+    """Start the embedded platform. Verbs that need it start it themselves.
 
     Example: platformctl up
     """
@@ -138,7 +137,7 @@ def prometheus_lines(url: str) -> list[str]:
     why = unavailable_reason(url)
     lines = [f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"]
     if not installed():
-        lines.append(f"canaries are judged by the platform's own numbers, since they cannot ask it without {INSTALL}")
+        lines.append(f"canaries are judged by the platform's own numbers, since queries of it need {INSTALL}")
     return lines
 
 

@@ -11,7 +11,10 @@ from platformctl import output
 @click.command()
 @output.output_option
 def version() -> None:
-    """Versions of this program and of what it runs on."""
+    """Print the versions of this program, of Python and of the platform.
+
+    Example: platformctl version -o json
+    """
     versions = {
         "pilotlight": pilotlight.__version__,
         "python": platform.python_version(),

@@ -14,62 +14,85 @@ import click
 from platformctl import output
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from pilotlight.spec.problems import Problem
 
 
 class Verb(NamedTuple):
-    """A command of platformctl: its module below `platformctl.commands`, and its line of help."""
+    """A command of platformctl: its module below `platformctl.commands`, its line of help, its group in `--help`."""
 
     module: str
     help: str
+    group: str
 
+
+START, SERVICES, RELEASES = "Start here", "Services", "Releases and traffic"
+DOCUMENTS, PLATFORM, OTHER = "InferenceServices before a deploy", "Platform", "Other"
 
 VERBS = {
-    "demo": Verb("platform.demo", "Deploy an example, try a canary, let it fall to zero and wake it."),
-    "init": Verb("document.init", "Write a commented service.yaml for a model."),
-    "validate": Verb("document.validate", "Say everything that is wrong with documents, and where."),
-    "render": Verb("document.render", "Print the manifests that documents amount to."),
-    "diff": Verb("document.diff", "Compare what would be rendered with what runs, or with files."),
-    "values": Verb("document.helm_values", "Print a service as values of the Helm chart."),
-    "explain": Verb("document.explain_plan", "Say what was decided about a service, and why."),
-    "up": Verb("platform.up", "Start the embedded platform."),
-    "down": Verb("platform.down", "Stop the embedded platform and everything it runs."),
-    "backup": Verb("platform.backup", "Write the platform's state to a file."),
-    "restore": Verb("platform.restore", "Put a backup in the place of the platform's state."),
-    "deploy": Verb("service.deploy", "Make services run as documents say."),
-    "status": Verb("service.status", "Show revisions, replicas, latency and scaling."),
-    "list": Verb("service.list", "List services, a line each."),
-    "scale": Verb("service.scale", "Set by hand how many replicas may run."),
-    "traffic": Verb("service.traffic", "Set by hand which revision gets which share of the requests."),
-    "canary": Verb("service.canary", "Try a new revision on a share of the requests."),
-    "rollback": Verb("service.rollback", "Deploy an earlier release again."),
-    "infer": Verb("service.infer", "Ask a service once."),
-    "profile": Verb("service.profile", "Show where the time of a running service goes."),
-    "logs": Verb("service.logs", "Show what replicas wrote."),
-    "events": Verb("service.events", "Show what happened to services."),
-    "console": Verb("platform.console", "Open the web console."),
-    "delete": Verb("service.delete", "Delete services."),
-    "doctor": Verb("platform.doctor", "Check whether this machine can run services."),
-    "dashboard": Verb("platform.dashboard", "Print or write dashboards for Grafana, and rules for Prometheus."),
-    "lint": Verb("document.lint", "Say what is dangerous in ScaledObjects, Knative Services and workloads."),
-    "microservice": Verb("microservice.lifecycle", "Start one model behind one address, ask it, watch it and stop it."),
-    "controller": Verb("platform.controller", "Reconcile the InferenceServices of a cluster."),
-    "api": Verb("platform.api", "Serve the control API, or make keys for it."),
-    "serve": Verb("model.serve", "Serve models; all flags are the predictor's."),
-    "fetch": Verb("model.fetch", "Download a model: URI DIR."),
-    "compile": Verb("model.compile", "Compile a torch model, so that it starts without torch."),
-    "version": Verb("platform.version", "Versions of this program and of what it runs on."),
+    "demo": Verb("platform.demo", "Run a tour: deploy an example, try a canary, scale to zero, wake it.", START),
+    "init": Verb("document.init", "Write a commented service.yaml for a model.", START),
+    "validate": Verb("document.validate", "Report all errors of InferenceServices, with file and line.", DOCUMENTS),
+    "render": Verb("document.render", "Print the manifests of InferenceServices.", DOCUMENTS),
+    "diff": Verb("document.diff", "Show what a deploy would change.", DOCUMENTS),
+    "values": Verb("document.helm_values", "Print a service as values of the Helm chart.", DOCUMENTS),
+    "explain": Verb("document.explain_plan", "Explain the decisions about a service, or an error code.", DOCUMENTS),
+    "up": Verb("platform.up", "Start the embedded platform.", PLATFORM),
+    "down": Verb("platform.down", "Stop the embedded platform and everything that it runs.", PLATFORM),
+    "backup": Verb("platform.backup", "Write the platform's state to a file.", PLATFORM),
+    "restore": Verb("platform.restore", "Replace the platform's state by a backup.", PLATFORM),
+    "deploy": Verb("service.deploy", "Deploy a model or InferenceServices, and wait until they serve.", START),
+    "status": Verb("service.status", "Show revisions, replicas, latency and scaling.", SERVICES),
+    "list": Verb("service.list", "List services.", SERVICES),
+    "top": Verb("platform.top", "Show the load of all services live.", SERVICES),
+    "wait": Verb(
+        "service.wait", "Wait until a service is ready, at zero or deleted, or its canary has ended.", SERVICES
+    ),
+    "scale": Verb("service.scale", "Set min and max replicas.", RELEASES),
+    "traffic": Verb("service.traffic", "Set the traffic split between revisions.", RELEASES),
+    "canary": Verb("service.canary", "Try a new revision on part of the traffic, with automatic rollback.", RELEASES),
+    "history": Verb("service.history", "List the releases of a service and what each changed.", RELEASES),
+    "rollback": Verb("service.rollback", "Deploy an earlier release again.", RELEASES),
+    "infer": Verb("service.infer", "Send one inference request to a service.", START),
+    "profile": Verb("service.profile", "Show where a running service spends its time.", SERVICES),
+    "logs": Verb("service.logs", "Show the logs of replicas.", SERVICES),
+    "events": Verb("service.events", "Show deploys, scaling decisions and failures.", SERVICES),
+    "console": Verb("platform.console", "Open the web console.", PLATFORM),
+    "delete": Verb("service.delete", "Delete services.", SERVICES),
+    "doctor": Verb("platform.doctor", "Check this machine or a cluster.", PLATFORM),
+    "dashboard": Verb("platform.dashboard", "Print or write Grafana dashboards and Prometheus rules.", PLATFORM),
+    "lint": Verb("document.lint", "Find dangerous settings in ScaledObjects, Knative Services, workloads.", DOCUMENTS),
+    "microservice": Verb("microservice.lifecycle", "Start, call and stop a single model on any platform.", OTHER),
+    "controller": Verb("platform.controller", "Reconcile the InferenceServices of a cluster.", PLATFORM),
+    "api": Verb("platform.api", "Serve the control API, or manage its keys.", PLATFORM),
+    "serve": Verb("model.predictor", "Serve models in the foreground, without a platform.", START),
+    "fetch": Verb("model.predictor", "Download a model: URI DIR.", OTHER),
+    "compile": Verb("model.predictor", "Compile a torch model, so that it starts without torch.", OTHER),
+    "completion": Verb("platform.completion", "Print the completion script of bash, zsh or fish.", OTHER),
+    "version": Verb("platform.version", "Print the versions of this program and of Python.", OTHER),
 }
 
-# Verbs of other tools, and what to type here.
+# Verbs of kubectl, docker and others that mean the same here.
+ALIASES = {"apply": "deploy", "describe": "status", "ls": "list", "ps": "list"}
+# Verbs that mean something else here, and what to type instead.
 ELSEWHERE = {
-    "apply": "deploy", "create": "deploy", "run": "deploy", "update": "deploy", "push": "deploy", "get": "list",
-    "ls": "list", "ps": "list", "describe": "status", "show": "status", "top": "status NAME -w",
-    "watch": "status NAME -w", "history": "events NAME, or rollback NAME --to", "undo": "rollback",
-    "stop": "scale NAME --to 0, or delete", "rm": "delete", "remove": "delete", "undeploy": "delete",
-    "destroy": "delete", "start": "up", "shutdown": "down", "predict": "infer", "invoke": "infer", "curl": "infer",
-    "test": "infer", "template": "render", "check": "validate", "pull": "fetch", "download": "fetch",
-    "help": "--help, or VERB --help",
+    "get": "list shows all services, status NAME one of them",
+    "create": "deploy MODEL or deploy -f FILE",
+    "update": "deploy -f FILE again, or deploy NAME --set PATH=VALUE",
+    "edit": "deploy NAME --set PATH=VALUE",
+    "push": "deploy MODEL",
+    "run": "deploy MODEL runs it as a service, serve --model-path MODEL in the foreground",
+    "start": "up starts the platform, deploy a service",
+    "stop": "down stops the platform, delete NAME a service; without requests a service scales to zero",
+    "restart": "down and up restart the platform, deploy NAME a service",
+    "shutdown": "down",
+    "exec": "logs NAME shows the output of replicas; there is no shell in them",
+    "rm": "delete NAME", "remove": "delete NAME", "undeploy": "delete NAME", "destroy": "delete NAME",
+    "show": "status NAME", "watch": "status NAME -w", "stats": "top",
+    "rollout": "history NAME, rollback NAME or canary status NAME", "undo": "rollback NAME",
+    "predict": "infer NAME", "invoke": "infer NAME", "curl": "infer NAME", "test": "infer NAME",
+    "template": "render -f FILE", "check": "validate -f FILE", "pull": "fetch URI DIR", "download": "fetch URI DIR",
 }  # fmt: skip
 
 
@@ -80,23 +103,37 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
         if name not in VERBS:
             return None
         command: click.Command = getattr(import_module(f"platformctl.commands.{VERBS[name].module}"), name)
         return command
 
+    def shell_complete(self, context: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete verbs without their modules: importing all of them takes a second."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(name, help=verb.help) for name, verb in VERBS.items() if name.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, context, incomplete)]
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+        width = max(map(len, VERBS))
+        for group in (START, SERVICES, RELEASES, DOCUMENTS, PLATFORM, OTHER):
+            with formatter.section(group):
+                rows = [(name.ljust(width), verb.help) for name, verb in VERBS.items() if verb.group == group]
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args and args[0] not in {*VERBS, *ALIASES} and not args[0].startswith("-"):
             from difflib import get_close_matches
 
-            near = [ELSEWHERE[args[0]]] if args[0] in ELSEWHERE else get_close_matches(args[0], VERBS, n=1)
-            context.fail(f"no such verb: {args[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+            near = get_close_matches(args[0], VERBS, n=1)
+            hint = (
+                f"instead: {ELSEWHERE[args[0]]}" if args[0] in ELSEWHERE else f"did you mean {near[0]}?" if near else ""
+            )
+            context.fail(f"no such verb: {args[0]}" + (f"; {hint}" if hint else ""))
         return super().resolve_command(context, args)
 
 
@@ -104,37 +141,48 @@ class Verbs(click.Group):
     cls=Verbs,
     invoke_without_command=True,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @output.formats(*output.FORMATS)
 @click.option("--version", is_flag=True, help=VERBS["version"].help)
 @click.pass_context
 def platformctl(context: click.Context, version: bool) -> None:
-    """Serve models that scale to zero."""
+    """Serve models that scale to zero, on this machine, a cluster, Docker or Slurm.
+
+    Example: platformctl deploy ./model.onnx && platformctl infer model --data '[1, 2, 3]'
+
+    `platformctl VERB --help` describes a verb; docs/reference/cli.md has all of them.
+    """
     if version:
         command = platformctl.get_command(context, "version")
         assert command is not None
         context.invoke(command)
         context.exit()
     if context.invoked_subcommand is None:
-        context.fail("a verb is missing")
+        context.fail("no verb is given")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Console script. PLATFORMCTL_DEBUG=1 shows the traceback of an internal error."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    try:
+        sys.exit(run(sys.argv[1:] if argv is None else argv))
+    finally:
+        if "_PLATFORMCTL_COMPLETE" in os.environ:  # a shell does not wait for requests to a silent target
+            sys.stdout.flush()
+            os._exit(0)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit code. `help VERB` is `VERB --help`."""
+    argv = [*argv[1:], "--help"] if argv[:1] == ["help"] else list(argv)
     try:
-        result = platformctl.main(args=list(argv), prog_name="platformctl", standalone_mode=False)
+        result = platformctl.main(args=argv, prog_name="platformctl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         output.note(error.format_message())
         return 2
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        output.error(error.format_message(), f"{context.command_path if context else 'platformctl'} --help says more")
+        output.error(error.format_message(), f"{context.command_path if context else 'platformctl'} --help")
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
@@ -174,7 +222,7 @@ def _report_internal_error(error: Exception) -> None:
     from pilotlight.errors import InternalError
 
     what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
-    output.error(f"internal: {what}", "PLATFORMCTL_DEBUG=1 shows where; please report it")
+    output.error(f"internal: {what}", "PLATFORMCTL_DEBUG=1 shows the traceback; please report it")
 
 
 if __name__ == "__main__":

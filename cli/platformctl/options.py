@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import click
 
 from pilotlight.errors import NotFound
-from platformctl import output, targets
+from platformctl import completion, output, targets
 from platformctl.manifest_files import check_exist
 
 if TYPE_CHECKING:
@@ -87,19 +87,24 @@ class DocumentOptions:
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict.
 
         `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless --target is given.
-        `find_models`: a relative path at which there is no model is an error.
+        `find_models`: a path of this machine at which there is no model is an error.
         """
-        from pilotlight.release.apply import check_paths_exist, check_paths_reachable, unreachable_paths
+        from pilotlight.release.apply import check_paths_reachable, missing_models, unreachable_paths
         from pilotlight.release.current_state import current_of
         from pilotlight.release.plan_and_render import plan_documents
+        from pilotlight.spec.problems import InvalidDocument
         from platformctl.manifest_files import manifests
 
+        missing: tuple[Problem, ...] = ()
         target = self._connect()
         current = current_of(manifests([self.current])) if self.current else {}
         documents = self.read(target)
         check_paths_reachable(documents.services, target)
         if find_models:
-            check_paths_exist(documents.services)
+            here = self._names_target and self.target in targets.EMBEDDED
+            missing = tuple(missing_models(documents.services, here=here))
+            if any(problem.severity == "error" for problem in missing):
+                raise InvalidDocument(missing)
         if for_cluster and not self._names_target:
             for unreachable in unreachable_paths(documents.services):
                 output.note(f"warning: {unreachable}; {unreachable.hint}")
@@ -108,6 +113,7 @@ class DocumentOptions:
             documents = pin(documents, capabilities)
         planned = plan_documents(documents, capabilities, current)
         targets.options_of(self.target or targets.LOCAL, complete=True)  # after errors of the documents
+        planned = replace(planned, warnings=(*missing, *planned.warnings))
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.select(planned.plans)))
 
@@ -200,31 +206,35 @@ def warn(warnings: "Sequence[Problem]", strict: bool) -> None:
 
 def _files(*, required: bool) -> targets.Decorator:
     return click.option(
-        "-f", "--file", "files", multiple=True, required=required, metavar="FILE",
+        "-f", "--file", "files", multiple=True, required=required, type=click.Path(), metavar="FILE",
         help="File, directory or -; repeatable.",
     )  # fmt: skip
 
 
-FILES = _files(required=False)
-NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
+def _names(metavar: str = "[NAME]...") -> targets.Decorator:
+    return click.argument("names", metavar=metavar, nargs=-1, shell_complete=completion.services)
+
+
+FILES, REQUIRED_FILES = _files(required=False), _files(required=True)
+NAMES = _names()
 CATALOG = click.option(
     "--catalog", multiple=True, type=click.Path(), envvar="PILOTLIGHT_CATALOG", metavar="PATH",
-    help="Runtimes, models and accelerators: file or directory; repeatable. [env: PILOTLIGHT_CATALOG]",
+    help="File or directory with runtimes, models and accelerators; repeatable. [env: PILOTLIGHT_CATALOG]",
 )  # fmt: skip
 _READING = (
     click.option(
-        "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change every service: spec.engine.minReplicas=0."
+        "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Set a field: spec.engine.minReplicas=0; repeatable."
     ),
-    click.option("--env", is_flag=True, help="Fill in ${VARIABLE} and ${VARIABLE:-default} from the environment."),
+    click.option("--env", is_flag=True, help="Substitute ${VARIABLE} and ${VARIABLE:-default} from the environment."),
     CATALOG,
     click.option(
         "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",
-        help="For documents that name none.",
+        shell_complete=completion.namespaces, help="Namespace of documents without one.",
     ),
-    click.option("--strict", is_flag=True, help="Warnings are errors."),
+    click.option("--strict", is_flag=True, help="Treat warnings as errors."),
 )  # fmt: skip
 _CURRENT = click.option(
-    "--current", metavar="FILE", help="Objects as they run, for canaries; also kubectl get -o yaml."
+    "--current", type=click.Path(), metavar="FILE", help="Live objects, for canaries: output of kubectl get -o yaml."
 )
 
 
@@ -246,42 +256,47 @@ def image_registry(text: str | None) -> str | None:
 
 HOST_TEMPLATE = click.option(
     "--host-template", metavar="TEXT", callback=lambda _, __, value: host_template(value),
-    help="Public host of a service; {name}.{namespace}.{domain} by default.",
+    help="Public host of a service (default: {name}.{namespace}.{domain}).",
 )  # fmt: skip
 _IMAGE_REGISTRY = click.option(
     "--image-registry", metavar="REGISTRY", envvar="PILOTLIGHT_IMAGE_REGISTRY",
     callback=lambda _, __, value: image_registry(value),
-    help="Where our images were pushed: registry.example.com/team. [env: PILOTLIGHT_IMAGE_REGISTRY]",
+    help="Registry with our images: registry.example.com/team. [env: PILOTLIGHT_IMAGE_REGISTRY]",
 )  # fmt: skip
 _PLANNING = (
     click.option(
-        "--default-mode", type=click.Choice(MODES), help="For KServe documents that name none; serverless by default."
+        "--default-mode", type=click.Choice(MODES), help="Mode of KServe documents without one (default: serverless)."
     ),
-    click.option("--capabilities", metavar="FILE", help="What the cluster has; see docs/reference/cli.md."),
-    click.option("--pod-security", type=click.Choice(LEVELS), help="Force this level on every pod."),
+    click.option(
+        "--capabilities", type=click.Path(), metavar="FILE", help="What the cluster offers; see docs/reference/cli.md."
+    ),
+    click.option("--pod-security", type=click.Choice(LEVELS), help="Pod Security level of every pod."),
     HOST_TEMPLATE,
     _IMAGE_REGISTRY,
 )
 
 
 _WAITING = (
-    click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is done."),
+    click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is done."),
     click.option("--timeout", default=TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long to wait."),
 )
 _APPLYING = (
     *_WAITING,
     click.option(
         "--dry-run", type=click.Choice(["client", "server"]), is_flag=False, flag_value="client",
-        help="Change nothing: plan here alone, or let the target check it too.",
+        help="Change nothing: plan here (client), or let the target check it too (server).",
     ),
-    click.option("--diff", is_flag=True, help="Show what changes, object by object."),
+    click.option("--diff", is_flag=True, help="Show changed fields and manifests."),
 )  # fmt: skip
 _TARGET = (*targets.TARGET, targets.TARGET_OPTION)
-_DOCUMENTS = (NAMES, _files(required=True), *_READING, _CURRENT, *_PLANNING)
+_DOCUMENTS = (NAMES, REQUIRED_FILES, *_READING, _CURRENT, *_PLANNING)
 
 document_options: Final = targets.option_group("document_options", DocumentOptions, _DOCUMENTS)
 # With --target, whose catalogue and capabilities are used for planning.
 planning_options: Final = targets.option_group("document_options", DocumentOptions, (*_TARGET, *_DOCUMENTS))
+explain_options: Final = targets.option_group(
+    "document_options", DocumentOptions, (*_TARGET, _names("[NAME|CODE]..."), FILES, *_READING, _CURRENT, *_PLANNING)
+)
 # Of commands that apply to a target and may take its stored documents instead of files.
 deploy_options: Final = targets.option_group(
     "document_options", DocumentOptions, (FILES, *_READING, *_PLANNING, *_TARGET)

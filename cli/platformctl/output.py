@@ -5,6 +5,7 @@ A caller in this process (pilotlight.sdk) sets SINK instead, and gets values and
 
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -23,6 +24,7 @@ START = time.monotonic()  # of this program: elapsed times count from it
 FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+SLOW_S: Final = 2.0  # a phase that lasts longer shows its duration on a terminal
 SHOWN: Final = frozenset({"ts", "level", "event", "message", "logger", "traceback"})
 _CONTROL: Final = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")  # all but colours
 
@@ -36,6 +38,7 @@ class Sink(NamedTuple):
     start: float  # monotonic time of the call
 
 
+_line_count = 0  # printed by this program: whether the last line on the terminal is still the one it was
 SINK: Final = ContextVar[Sink | None]("platformctl.output", default=None)
 
 
@@ -56,6 +59,8 @@ def printable(line: str) -> str:
 
 
 def _echo(line: str, err: bool = False) -> None:
+    global _line_count
+    _line_count += 1
     if err and (sink := SINK.get()):
         sink.note(click.unstyle(printable(line)))
         return
@@ -101,6 +106,14 @@ def page_break() -> None:
         click.echo()
 
 
+def redraw(lines: Sequence[str]) -> None:
+    """Replace what the terminal shows by these lines, cut to its size, without flicker."""
+    width, height = shutil.get_terminal_size()
+    shown = [f"{printable(line)[:width]}\x1b[K" for line in lines[: height - 1]]
+    click.echo("\x1b[H" + "\n".join(shown) + "\n\x1b[J", nl=False)
+    sys.stdout.flush()
+
+
 def heading(title: str) -> None:
     _echo(click.style(title, bold=True), err=True)
 
@@ -141,7 +154,8 @@ def diff_coloured(line: str) -> str:
 class ProgressLog:
     """Progress lines of `elapsed  phase  message`, printed on change.
 
-    On a terminal the amount of the last line is redrawn in place; elsewhere it is omitted.
+    On a terminal the amount of the last line is redrawn in place, or after SLOW_S how long it has lasted; elsewhere
+    both are omitted.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, start: float = START) -> None:
@@ -149,8 +163,9 @@ class ProgressLog:
         self._clock = clock
         self._start = sink.start if sink else start
         self._last = dict[Hashable, str]()
-        self._amount = ""
+        self._amount = self._duration = ""
         self._terminal = sys.stderr.isatty() and not sink
+        self._printed, self._lines = (0.0, ""), -1  # the last line with its time; count of lines when it was printed
 
     @property
     def elapsed(self) -> float:
@@ -165,10 +180,24 @@ class ProgressLog:
             if amount and self._terminal:
                 click.echo(f"{self.elapsed:6.1f}s  {line}", err=True, nl=False)
             else:
+                self._printed = self.elapsed, line
                 _echo(f"{self.elapsed:6.1f}s  {line}", err=True)
+                self._lines = _line_count
+        elif not amount:
+            self._show_duration(line)
         if amount and self._terminal and amount != self._amount:
             click.echo(f"\r\x1b[K{self.elapsed:6.1f}s  {line}  {amount}", err=True, nl=False)
             self._amount = amount
+
+    def _show_duration(self, line: str) -> None:
+        """Add to the last line how long it has lasted, unless something else was printed below it."""
+        (at, last), width = self._printed, shutil.get_terminal_size().columns
+        duration = f"  {self.elapsed - at:.0f} s"
+        if not self._terminal or last != line or self._lines != _line_count or self.elapsed - at < SLOW_S:
+            return
+        if duration != self._duration and len(line) + 20 < width:
+            click.echo(f"\x1b[A\r\x1b[K{at:6.1f}s  {line}{duration}", err=True)
+            self._duration = duration
 
     def close(self) -> None:
         self._end_line()
@@ -213,7 +242,7 @@ def formats(*names: str) -> Callable[[F], F]:
 
     return click.option(
         "-o", "--output", type=click.Choice(names), expose_value=False, callback=remember,
-        help=f"How data is printed; {names[0]} by default.",
+        help=f"Output format (default: {names[0]}).",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pilotlight import contract
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.targets import table
 from pilotlight.wire.http_client import FAILURES, HttpClient, HttpReply
-from platformctl import output
+from platformctl import completion, output
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.client import LocalTarget
@@ -70,7 +70,7 @@ def service_key(name: str, default_namespace: str) -> "Key":
     """Return the key of `iris` or `namespace/iris`."""
     namespace, _, own = name.rpartition("/")
     if not own or "/" in namespace:
-        raise UsageError(f"{name} is no name of a service: write NAME or NAMESPACE/NAME")
+        raise UsageError(f"{name} is not the name of a service: write NAME or NAMESPACE/NAME")
     return namespace or default_namespace, own
 
 
@@ -119,7 +119,7 @@ def local(*, start: bool, flags: Sequence[str] = (), name: str = LOCAL) -> "Loca
         return cast("LocalTarget", table.connect(name, os.environ, start=start, flags=flags, options=values))
     except OSError as error:
         if not _is_of_home(folder, error):
-            raise PlatformError(f"the platform cannot be started: {error}", "platformctl doctor says more") from None
+            raise PlatformError(f"the platform cannot be started: {error}", "see platformctl doctor") from None
         message = f"the platform cannot keep its state in {folder.root}: {error.strerror}"
         raise PlatformError(message, "set PILOTLIGHT_HOME to a folder that you may write to") from None
 
@@ -203,32 +203,39 @@ def add_options(command: Callable[..., Any], options: Sequence[Decorator]) -> Ca
 
 context_option: Final = click.option(
     "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
-    help="Of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
+    help="Context of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
 )  # fmt: skip
 TARGET: Final = (
     click.option(
         "--target", default="local", show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
+        shell_complete=completion.targets,
         help="Where services run: local, kubernetes, docker, slurm, lepton, brev. [env: PILOTLIGHT_TARGET]",
     ),
     context_option,
 )  # fmt: skip
 TARGET_OPTION: Final = click.option(
     "--target-option", multiple=True, metavar="NAME=VALUE", expose_value=False, callback=_store_in_meta(OPTIONS),
-    help="Option of the target, such as partition=gpu; repeatable, see docs/how-to/targets.md.",
+    help="Option of the target, such as partition=gpu (docs/how-to/targets.md); repeatable.",
 )  # fmt: skip
 NAMESPACE: Final = click.option(
     "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",
-    help="Of services named without one. [env: PILOTLIGHT_NAMESPACE]",
+    shell_complete=completion.namespaces,
+    help="Namespace of services named without one. [env: PILOTLIGHT_NAMESPACE]",
 )  # fmt: skip
 options: Final = option_group("service_options", ServiceOptions, (*TARGET, NAMESPACE))
 force_option: Final = click.option(
     "--force-conflicts", is_flag=True, expose_value=False, callback=_store_in_meta(FORCE),
-    help="On a cluster: take over fields that others have set.",
+    help="On a cluster: take over fields that other managers own.",
 )  # fmt: skip
 prometheus_option: Final = click.option(
     "--prometheus", metavar="URL", expose_value=False, callback=_store_in_meta(PROMETHEUS),
-    help="URL of Prometheus, for a cluster; by default that of the namespace monitoring. [env: PILOTLIGHT_PROMETHEUS]",
+    help="URL of Prometheus, for a cluster (default: that of namespace monitoring). [env: PILOTLIGHT_PROMETHEUS]",
 )  # fmt: skip
+
+
+def name_argument(**settings: Any) -> Decorator:
+    """Return the argument NAME of a service, which a shell completes."""
+    return click.argument("name", shell_complete=completion.services, **settings)
 
 
 def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,10 +261,10 @@ class Gateway:
             with client:
                 return client.request(method, path, body, headers)
         except TimeoutError:
-            raise PlatformError(f"no answer within {timeout:g} s", "give it longer: --timeout") from None
+            raise PlatformError(f"no response within {timeout:g} s", "wait longer: --timeout") from None
         except FAILURES as error:
-            message = f"the gateway at {client.address} does not answer: {error!r}"
-            raise PlatformError(message, "platformctl doctor says more") from error
+            message = f"the gateway at {client.address} does not respond: {error!r}"
+            raise PlatformError(message, "see platformctl doctor") from error
 
 
 def command(*words: str) -> list[str]:

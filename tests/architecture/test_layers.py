@@ -26,8 +26,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "scheduling", "models", "server", "frontends", "protocols", "workers", "bootstrap", "__main__",
     ),
     "platformctl": (
-        "output", "targets", "manifest_files", "options", "services", "canary", "microservice", "doctor", "main",
-        "commands", "__main__",
+        "output", "completion", "targets", "manifest_files", "options", "services", "canary", "microservice", "doctor",
+        "main", "commands", "__main__",
     ),
 }  # fmt: skip
 

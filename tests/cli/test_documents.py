@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,19 @@ def test_validate_finds_that_there_is_no_model(call: Call, tmp_path: Path) -> No
     assert done.code == 2
     assert "error PL341: spec.predictor.model.storageUri: ./" in done.err
     assert f"there is no {tmp_path}/" in done.err
+
+
+@pytest.mark.parametrize(("flags", "code", "severity"), [((), 0, "warning"), (("--target", "local"), 2, "error")])
+def test_validate_looks_for_an_absolute_path_too(
+    flags: tuple[str, ...], code: int, severity: str, call: Call, tmp_path: Path
+) -> None:
+    """Without a target it may be a path of the image."""
+    file = tmp_path / "service.yaml"
+    file.write_text(re.sub(r"storageUri: .*", "storageUri: /nowhere/model.onnx", Path(IRIS).read_text()))
+    done = call("validate", "-f", str(file), *flags)
+    assert done.code == code, done.err
+    line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if "storageUri" in text)
+    assert re.search(rf"{file}:{line}:\d+: {severity} PL341: .*there is no /nowhere/model.onnx", done.err)
 
 
 def test_missing_files_are_named_all_at_once_and_end_with_3(call: Call) -> None:

@@ -1,21 +1,30 @@
 """The verbs on a real platform: one control process, one gateway, real predictors; the tests build on each other."""
 
 import json
+import os
+import pty
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from click.shell_completion import ShellComplete
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
+from tests.eventually import eventually
 
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import ReleaseRequest, prepare
 from pilotlight.release.plan_and_render import Sources, read
 from platformctl import main
+from platformctl.commands.platform import top
 from platformctl.services.model_pins import resolve
 
 DOCUMENT = """
@@ -104,7 +113,17 @@ def test_the_same_again_changes_nothing(call: Call, folder: Path) -> None:
 def test_a_difference_to_what_runs_is_shown_and_nothing_is_done(
     call: Call, folder: Path, names: tuple[str, str]
 ) -> None:
-    assert call("diff", "-f", str(folder / "new.yaml")).code == 1
+    difference = call("diff", "-f", str(folder / "new.yaml"))
+    assert difference.code == 1
+    service, field, heading, *objects = difference.out.splitlines()
+    assert (service, field) == ("default/iris: 1 field changed", "  spec.predictor.maxReplicas: 3 → 4")
+    assert heading == "manifests:"
+    assert [line.split()[:2] for line in objects] == [["changed", "Service"], ["changed", "Route"]]
+    whole = call("diff", "-f", str(folder / "new.yaml"), "--manifests")
+    assert whole.out.startswith(f"{service}\n{field}\n")
+    assert "+        autoscaling.knative.dev/max-scale: '4'" in whole.out
+    document = json.loads(call("diff", "-f", str(folder / "new.yaml"), "-o", "json").out)[0]
+    assert document["fields"] == [{"path": "spec.predictor.maxReplicas", "old": 3, "new": 4}]
     done = call("deploy", "-f", str(folder / "new.yaml"), "--diff", "--dry-run")
     assert done.code == 0, done.err
     assert "+        autoscaling.knative.dev/max-scale: '4'" in done.out
@@ -155,7 +174,72 @@ def test_a_flower_is_asked_for_in_every_way(
     heading, row = done.out.splitlines()
     assert heading.split() == ["OUTPUT", "TYPE", "SHAPE", "VALUES"]
     assert row.split()[:4] == ["y", "FP32", "[1,3]", "0.999207"]
-    assert "answered in " in done.err
+    assert "response in " in done.err
+
+
+def test_top_shows_the_load(call: Call) -> None:
+    def row() -> dict[str, Any]:
+        (only,) = json.loads(call("top", "-o", "json").out)["services"]
+        return dict(only)
+
+    eventually(lambda: row()["requests_per_second"] and row()["p99_ms"], "the requests to be counted",
+               check=lambda: call("infer", "iris", "--data", FLOWER))  # fmt: skip
+    assert (row()["name"], row()["namespace"], row()["ready"], row()["queue"]) == ("iris", "default", 1, 0)
+    heading, line = call("top").out.splitlines()
+    assert heading.split() == " ".join(top.HEADING).split()
+    assert line.split()[:3] == ["iris", "default", "Ready"]
+
+
+def test_top_is_redrawn_in_place_on_a_terminal(platform: Platform) -> None:
+    screen, terminal = pty.openpty()
+    command = [sys.executable, "-m", "platformctl", "top", "--interval", "0.2"]
+    shown = b""
+    with subprocess.Popen(command, stdout=terminal, env=platform.env) as process:
+        try:
+            while shown.count(b"\x1b[H") < 3:  # the table, and again
+                shown += os.read(screen, 4096)
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
+    assert shown.count(b"REQ/S") >= 2
+    os.close(screen)
+    os.close(terminal)
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("status ", {"iris"}), ("status x", set()), ("wait default/", set()), ("list --target k", {"kubernetes"}),
+        ("logs iris --replica ", {"REPLICA", "OLD"}), ("rollback iris --to ", {"OLD", "1"}), ("list -n ", {"default"}),
+        ("traffic iris ", {"OLD=", "latest="}),
+        ("traffic iris latest=10,", {"latest=10,OLD=", "latest=10,latest="}),
+    ],
+)  # fmt: skip
+def test_a_shell_completes_live_names(
+    line: str, completed: set[str], platform: Platform, names: tuple[str, str]
+) -> None:
+    *args, incomplete = line.split(" ")
+    shell = ShellComplete(main.platformctl, {}, "platformctl", "_PLATFORMCTL_COMPLETE")
+    replica = platform.status().revisions[0].replicas[0].name
+    expected = {each.replace("OLD", names[0]).replace("REPLICA", replica) for each in completed}
+
+    def completes() -> bool:
+        return {each.value for each in shell.get_completions(args, incomplete)} == expected
+
+    eventually(completes, f"{expected} to be completed")  # a busy machine may take longer than the limit
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("iris",), 0), (("iris", "--for", "zero", "--timeout", "0.2"), 4), (("nosuch",), 3),
+        (("nosuch", "--for", "deleted"), 0), (("iris", "--for", "canary"), 3),
+    ],
+)  # fmt: skip
+def test_wait_has_an_exit_code_for_each_outcome(words: tuple[str, ...], code: int, call: Call) -> None:
+    done = call("wait", *words)
+    assert done.code == code, done.err
+    assert bool(done.out) == (code == 0)
 
 
 def test_a_service_is_profiled_through_the_gateway(call: Call) -> None:
@@ -205,7 +289,7 @@ def test_a_canary_gets_its_share_and_is_taken_back(call: Call, folder: Path, nam
 def test_a_canary_that_never_answered_is_not_promoted(call: Call, folder: Path, names: tuple[str, str]) -> None:
     start = ("canary", "start", "-f", str(folder / "broken.yaml"), "--percent", "50")
     assert call(*start).code == 1
-    assert " wants 50 %, has 0 % until it answers since " in call("canary", "status", "iris").err
+    assert " should have 50 %, has 0 % until it responds since " in call("canary", "status", "iris").err
     refused = call("canary", "promote", "iris")
     assert refused.code == 1
     assert "cannot be promoted: it does not start: " in refused.err
@@ -245,7 +329,7 @@ def test_traffic_by_hand_holds_over_a_deploy_until_it_is_reset(
     platform.wait(lambda: shares(call) == {new: 30, old: 70}, "a revision without requests to answer and get its share")
     assert call("infer", "iris", "--data", FLOWER, "--tag", "try").code == 0
     kept = call("deploy", "-f", str(folder / "new.yaml"))
-    assert f"kept as set by hand: iris-predictor traffic {old} 70 % latest 30 %" in kept.err
+    assert f"override kept: iris-predictor traffic {old} 70 % latest 30 %" in kept.err
     assert shares(call) == {new: 30, old: 70}
     refused = call("canary", "start", "-f", str(folder / "iris.yaml"), "--percent", "10")
     assert "is set by hand" in refused.err
@@ -262,8 +346,8 @@ def test_going_back_ends_the_shares_that_were_set_by_hand_and_keeps_the_bounds(
     assert call("traffic", "iris", f"{new.rpartition('-')[2]}=100").code == 0
     back = call("rollback", "iris")
     assert back.code == 0, back.err
-    assert f"cleared what was set by hand: iris-predictor traffic {new} 100 %" in back.err
-    assert "kept as set by hand: iris-predictor maxReplicas 2 (platformctl scale iris --reset clears it)" in back.err
+    assert f"removed the override: iris-predictor traffic {new} 100 %" in back.err
+    assert "override kept: iris-predictor maxReplicas 2 (platformctl scale iris --reset clears it)" in back.err
     assert shares(call) == {old: 100}
     assert call("scale", "iris", "--reset").code == 0
     assert call("rollback", "iris", "--to", new).code == 0
@@ -288,7 +372,7 @@ def test_scale_by_hand_holds_over_a_deploy_and_changes_no_revision(
     assert done.code == 0, done.err
     assert len(platform.replicas()) >= 2
     kept = call("deploy", "-f", str(folder / "new.yaml"))
-    assert "kept as set by hand: iris-predictor" in kept.err
+    assert "override kept: iris-predictor" in kept.err
     assert shares(call) == {names[1]: 100}
     assert call("deploy", "-f", str(folder / "new.yaml"), "--reset").code == 0
     assert not json.loads(call("status", "iris", "-o", "json").out)["overrides"].get("iris-predictor")
@@ -308,9 +392,39 @@ def test_a_model_that_cannot_be_loaded_is_told_while_the_old_one_serves(
     (advice,) = re.findall(r"platformctl (logs iris --previous .*)", done.err)
     assert call("infer", "iris", "--data", FLOWER).code == 0
     assert call("status", "iris").out.startswith("default/iris: Degraded")
+    listed = call("list")
+    assert "Degraded, deploy failed" in listed.out
+    assert "default/iris: the last deploy failed: " in listed.err
+    waited = call("wait", "iris", "--timeout", "20")
+    assert waited.code == 1, waited.err
+    assert reason in waited.err
     assert "model.failed" in call(*advice.split()).out
     assert call("rollback", "iris").code == 0
     assert shares(call) == {names[1]: 100}
+
+
+def test_history_lists_releases_with_their_change_and_which_serves(call: Call, names: tuple[str, str]) -> None:
+    releases = json.loads(call("history", "iris", "-o", "json").out)["releases"]
+    generations = [each["generation"] for each in releases]
+    assert generations == sorted(generations, reverse=True)
+    assert [each["revisions"] for each in releases if each["percent"]] == [[names[1]]]
+    assert releases[0]["percent"] == 100
+    assert releases[0]["reason"].startswith("rollback to generation")
+    assert releases[1]["failed"]
+    changes = [each["text"] for release in releases for each in release["changes"]]
+    assert any(each.startswith("spec.predictor.model.storageUri: ") for each in changes)
+    heading, newest, broken, *_ = call("history", "iris").out.splitlines()
+    assert heading.split() == ["GENERATION", "DEPLOYED", "REASON", "REVISION", "TRAFFIC", "CHANGE"]
+    assert " 100 % " in newest
+    assert " failed " in broken
+    assert call("history", "nosuch").code == 3
+
+
+def test_a_replica_that_does_not_exist_is_an_error_that_lists_those_there_are(call: Call, platform: Platform) -> None:
+    done = call("logs", "iris", "--replica", "xx")
+    assert done.code == 3
+    assert "no replica or revision with replicas is called xx" in done.err
+    assert platform.status().revisions[0].replicas[0].name in done.err
 
 
 def test_logs_and_events_of_what_happened(call: Call) -> None:

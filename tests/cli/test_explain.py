@@ -40,6 +40,32 @@ def test_runtimes_are_judged_for_the_target_that_is_named(call: Call) -> None:
     assert foreign.endswith("local runs only the Pilotlight predictor image")
 
 
+def test_a_code_is_explained_without_a_document(call: Call) -> None:
+    done = call("explain", "pl342", "PL400")
+    assert done.code == 0, done.err
+    first, fix, page, _, second, *_ = done.out.splitlines()
+    assert first == "PL342: A local path is used with an image that is not ours."
+    assert fix.startswith("  fix: Use a URI")
+    assert page == "  see docs/reference/errors.md"
+    assert second.startswith("PL400: unknown key in a trigger's metadata (error). KEDA ignores")
+    entry = json.loads(call("explain", "PL400", "-o", "json").out)["codes"][0]
+    assert entry["page"] == "docs/reference/lint.md"
+    assert "activationThreshold" in entry["fix"]
+
+
+def test_an_unknown_code_suggests_similar_ones(call: Call) -> None:
+    done = call("explain", "PL349")
+    assert done.code == 3
+    assert "there is no error code PL349" in done.err
+    assert "similar codes: PL348, PL350, PL347" in done.err
+
+
+def test_explain_without_code_and_document_names_both(call: Call) -> None:
+    done = call("explain", "iris")
+    assert done.code == 2
+    assert "neither -f FILE nor an error code is given" in done.err
+
+
 def test_runtimes_are_explained_when_none_fits(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "service.yaml"
     path.write_text(Path(IRIS).read_text().replace("name: onnx", "name: nonesuch"))

@@ -73,11 +73,38 @@ def test_a_mistyped_verb_is_a_usage_error_with_the_nearest_one(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("verb", main.ELSEWHERE)
-def test_a_verb_of_another_tool_is_translated(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb not in main.VERBS
+def test_a_verb_of_another_tool_gets_a_hint(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb not in {*main.VERBS, *main.ALIASES}
     assert main.run([verb]) == 2
-    assert f"no such verb: {verb}; did you mean {main.ELSEWHERE[verb]}?" in capsys.readouterr().err
-    assert main.ELSEWHERE[verb].split()[0].strip(",") in {*main.VERBS, "--help"}
+    assert f"no such verb: {verb}; instead: {main.ELSEWHERE[verb]}" in capsys.readouterr().err
+    assert main.ELSEWHERE[verb].split()[0].strip(",") in main.VERBS
+
+
+@pytest.mark.parametrize(("alias", "verb"), main.ALIASES.items())
+def test_an_alias_runs_the_verb_and_is_not_listed(alias: str, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([alias, "--help"]) == 0
+    assert f"platformctl {verb}" in capsys.readouterr().out
+    assert main.run(["--help"]) == 0
+    assert not re.search(rf"^  {alias} ", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize(("argv", "same"), [(["help"], ["--help"]), (["help", "deploy"], ["deploy", "--help"])])
+def test_help_is_a_verb_too(argv: list[str], same: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(argv) == main.run(same) == 0
+    first, second = capsys.readouterr().out.split("Usage: ")[1:]
+    assert first == second
+
+
+def test_help_lists_each_verb_once_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    groups = re.split(r"^(\S.*):$", capsys.readouterr().out, flags=re.M)
+    listed = {
+        title: re.findall(r"^  (\w+) ", text, re.M) for title, text in zip(groups[1::2], groups[2::2], strict=True)
+    }
+    assert listed.pop("Options") == []
+    assert {verb: title for title, verbs in listed.items() for verb in verbs} == {
+        name: verb.group for name, verb in main.VERBS.items()
+    }
 
 
 @pytest.mark.parametrize("argv", [[], ["version", "--nope"], ["-o", "xml", "version"]])
@@ -153,6 +180,19 @@ def test_a_server_of_a_path_that_does_not_exist_ends(words: list[str], ends: boo
 
 
 @pytest.mark.parametrize(
+    ("terminal", "variable", "exits"), [(True, "", True), (False, "", False), (True, "false", False)]
+)
+def test_a_model_that_fails_ends_the_server_on_a_terminal_only(
+    terminal: bool, variable: str, exits: bool, became: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    if variable:
+        monkeypatch.setenv("INFERENCE_EXIT_ON_ERROR", variable)
+    assert main.run(["serve", "--model-path", "."]) == 0
+    assert ("--exit-on-error" in became[0]) == exits
+
+
+@pytest.mark.parametrize(
     "argv",
     [["-o", "json", "fetch", "URI", "DIR"], ["fetch", "URI", "DIR", "-o", "json"],
      ["-o", "table", "fetch", "URI", "DIR", "-o", "json"]],
@@ -191,7 +231,7 @@ def test_version_is_a_flag_too(argv: list[str], capsys: pytest.CaptureFixture[st
 
 def test_options_without_a_verb_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["-o", "json"]) == 2
-    assert "a verb is missing" in capsys.readouterr().err
+    assert "no verb is given" in capsys.readouterr().err
 
 
 def _typed(*argv: str) -> "subprocess.CompletedProcess[str]":

@@ -84,7 +84,7 @@ def test_an_edited_model_is_a_new_revision_and_the_old_one_keeps_its_bytes(
     assert [files for change in json.loads(compared.out) for files in change.get("models", {}).values()] == [
         ["~ model.py"]
     ]
-    assert "~ model.py" in compared.err
+    assert "~ model.py" in json.loads(compared.out)[0]["fields"][0]["new"]
     # New replicas of the old revision serve what it was deployed with.
     assert call("scale", "sum", "--to", "2", "--timeout", "20").code == 0
     assert {answer(call) for _ in range(6)} == {10}

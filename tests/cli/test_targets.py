@@ -18,8 +18,9 @@ from platformctl.commands.service import traffic
 from platformctl.doctor import local_checks
 from platformctl.services import status_views
 
-LOOKING_AT_ONE = [("status", "iris"), ("logs", "iris"), ("events", "iris"), ("canary", "status", "iris")]
-LOOKING_AT_ALL = [("status",), ("list",), ("events",)]
+LOOKING_AT_ONE = [("status", "iris"), ("logs", "iris"), ("events", "iris"), ("canary", "status", "iris"),
+                  ("history", "iris"), ("wait", "iris")]  # fmt: skip
+LOOKING_AT_ALL = [("status",), ("list",), ("events",), ("top",)]
 
 THEIRS = """
 class Theirs:

@@ -31,7 +31,7 @@ def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message:
     [
         (status("Ready", revision(OLD), generation=1), "Applied", "generation 2"),
         (status("Ready", revision(OLD)), "Applied", "generation 2"),
-        (status("Ready", revision(OLD), generation=3), "Superseded", "generation 3 of another deploy took its place"),
+        (status("Ready", revision(OLD), generation=3), "Superseded", "replaced by generation 3 of another deploy"),
         (status("Progressing", revision(state="Pending", percent=0)), "Revision", NEW),
         (status("Progressing", revision(state="Pending", starting=1)), "Starting", NEW),
         (status("Progressing", revision(
@@ -98,6 +98,21 @@ def test_on_a_terminal_the_amount_is_drawn_in_place(capsys: pytest.CaptureFixtur
     assert drawn.startswith(f"   0.0s  Fetching    {NEW}\r")
     assert drawn.endswith("2 B of 4 B")
     assert last == "   0.0s  Ready       it is"
+
+
+def test_a_phase_that_lasts_shows_its_duration_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    now = [0.0]
+    ticker = output.ProgressLog(lambda: now[0], 0.0)
+    for now[0] in (0.0, 1.0, 3.0, 3.1):
+        ticker.log("Loading", NEW)
+    output.note("something else")
+    for now[0] in (5.0, 6.0):  # the line above is not the last one any more
+        ticker.log("Loading", NEW)
+    line = f"   0.0s  Loading     {NEW}"
+    assert capsys.readouterr().err == f"{line}\n\x1b[A\r\x1b[K{line}  3 s\nsomething else\n"
 
 
 class Scripted(Shelf):

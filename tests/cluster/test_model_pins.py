@@ -173,7 +173,7 @@ def test_a_revision_keeps_the_version_that_it_was_deployed_with(
     story.put(models["Neg"])
     changed = story.run("diff", "-f", "-", text=story.text())
     assert changed.returncode == 1
-    assert f"model {story.uri}: ~ model.onnx" in changed.stderr
+    assert f"model {story.uri}: ~ model.onnx" in changed.stdout
     story.release()
     assert story.answer() == ANSWERS["Neg"]
     assert story.serving()["name"] != first["name"]

@@ -4,6 +4,7 @@ The embedded platform and `platformctl api` tick judged canaries themselves. On 
 that follows a canary holds its lease and ticks it; another process may take over at any time.
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,25 +35,30 @@ def read_history(target: "Target", key: "Key") -> "CanaryHistory":
 
 
 def follow(
-    target: "Target", key: "Key", ticker: output.ProgressLog, max_pause_s: float, *, wait_through_pauses: bool = True
-) -> "Canary":
+    target: "Target", key: "Key", ticker: output.ProgressLog, max_pause_s: float, *, wait_through_pauses: bool = True,
+    timeout_s: float = math.inf,
+) -> "Canary":  # fmt: skip
     """Wait until the canary ends and tick it if no other process does.
 
-    Raises RolledBack, and TimedOut if a pause lasts longer than `max_pause_s`. Without `wait_through_pauses` an
-    automatic pause raises PlatformError, or returns the canary if it only awaits promotion.
+    Raises RolledBack, and TimedOut if a pause lasts longer than `max_pause_s` or all of it longer than `timeout_s`.
+    Without `wait_through_pauses` an automatic pause raises PlatformError, or returns the canary if it only awaits
+    promotion.
     """
     from pilotlight.canaries.next_action import PAUSED_MANUALLY
 
     first = read_history(target, key).current
     if first is None:
         raise stored_history.no_running_canary(key)
-    follower = CanaryFollower(target, key, first, max_pause_s)
+    follower, deadline = CanaryFollower(target, key, first, max_pause_s), time.monotonic() + timeout_s
     try:
         while (canary := follower.poll()).phase not in ("Promoted", "RolledBack", "Superseded"):
             ticker.log(*view.line(canary))
             paused_itself = canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.command
             if paused_itself and not wait_through_pauses:
                 break
+            if time.monotonic() >= deadline:
+                where = f"{canary.phase} at {canary.weight} %"
+                raise TimedOut(f"the canary of {'/'.join(key)} has not ended after {timeout_s:g} s: {where}")
             time.sleep(max(POLL_S, target.poll_s))
     except KeyboardInterrupt:
         output.note(f"\n{describe_unattended(target, key)}")
@@ -65,9 +71,9 @@ def follow(
 
 def describe_unattended(target: "Target", key: "Key") -> str:
     if target.embedded:
-        return f"nobody waits any more, but it goes on: platformctl canary status {service_argument(key)} -w"
+        return f"the canary continues: platformctl canary status {service_argument(key)} -w"
     command = f"platformctl canary follow {service_argument(key)}"
-    return f"its state is kept; unless platformctl api runs it, go on with {command}"
+    return f"its state is kept; unless a controller runs it, continue with {command}"
 
 
 class CanaryFollower:
@@ -99,7 +105,7 @@ class CanaryFollower:
             self._failures += 1
             if self._failures > MAX_RETRIES:
                 raise
-            output.note(f"tried again in {RETRY_S:g} s: {error}")
+            output.note(f"next attempt in {RETRY_S:g} s: {error}")
             self._sleep(RETRY_S)
         self._check_pause(self._canary)
         return self._canary
@@ -124,7 +130,7 @@ class CanaryFollower:
         self._canary = self._find_canary()
         if after is not None and not self._ticking_noted:
             self._ticking_noted = True
-            output.note("this command runs the canary until it ends; Ctrl-C leaves it as it stands")
+            output.note("this command runs the canary until it ends; Ctrl-C leaves it at its present step")
 
     def _check_pause(self, canary: "Canary") -> None:
         if canary.phase != "Paused":
@@ -132,7 +138,7 @@ class CanaryFollower:
             return
         if self._paused_at is None:
             self._paused_at = self._clock()
-            output.note(f"waits {self._max_pause_s:g} s for it to go on: {_next_commands(self._key)}")
+            output.note(f"waiting up to {self._max_pause_s:g} s for it to continue: {_next_commands(self._key)}")
         if self._clock() - self._paused_at >= self._max_pause_s:
             hint = f"{_next_commands(self._key)}, or wait longer: --timeout"
             raise TimedOut(f"the canary of {'/'.join(self._key)} is paused: {canary.reason}", hint)
@@ -179,10 +185,10 @@ def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: outp
                 raise stored_history.no_running_canary(key)
             if not canary.command:
                 return canary
-            ticker.log("Asked", f"{canary.command}; {canary.holder or 'nobody'} runs it")
+            ticker.log("Requested", f"{canary.command}; run by {canary.holder or 'no process yet'}")
             if time.monotonic() >= deadline:
                 hint = f"platformctl canary follow {service_argument(key)} runs it from here"
-                raise TimedOut(f"nobody has taken up the wish to {canary.command} within {timeout_s:g} s", hint)
+                raise TimedOut(f"no process has executed {canary.command} within {timeout_s:g} s", hint)
             time.sleep(max(POLL_S, 2 * target.poll_s))
     finally:
         if runner is not None:
@@ -215,7 +221,7 @@ def note_replaced(target: "Target", key: "Key") -> None:
     """Print a note if another canary of the service is replaced."""
     running = history.running_canary(history.releases(target, key))
     if running is not None:
-        output.note(f"takes the place of the canary that runs: {', '.join(sorted(running.new_revisions))}")
+        output.note(f"replaces the running canary: {', '.join(sorted(running.new_revisions))}")
 
 
 def find_canary(target: "Target", key: "Key") -> history.RunningCanary:
@@ -242,7 +248,7 @@ def share(canary: history.RunningCanary, status: "ServiceStatus") -> str:
     if has == canary.percent:
         return f"has {has} %"
     overridden = any(each.get("traffic") for each in status.overrides.values())
-    return f"wants {canary.percent} %, has {has} % {'as set by hand' if overridden else 'until it answers'}"
+    return f"should have {canary.percent} %, has {has} % {'as set by hand' if overridden else 'until it responds'}"
 
 
 def check_promotable(revision: "RevisionStatus", name: str) -> None:
@@ -250,7 +256,7 @@ def check_promotable(revision: "RevisionStatus", name: str) -> None:
     if revision.model_state == "FailedToLoad":
         why = f"does not start: {revision.reason or 'its model cannot be loaded'}"
     elif not revision.percent and revision.model_state not in wait_ready.PROVEN:
-        why = f"has never answered; it is {revision.model_state}"
+        why = f"has never responded; it is {revision.model_state}"
     else:
         return
     hint = f"platformctl canary abort {name}, or wait for it: platformctl status {name} -w"

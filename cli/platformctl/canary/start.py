@@ -41,33 +41,37 @@ class PolicyOptions:
     def refuse_with_percent(self) -> None:
         if self.flags:
             key = next(iter(self.flags))
-            message = f"--{key} is for a canary that judges itself, --percent for one that somebody else judges"
+            message = f"--{key} is for a canary with checks, --percent for one without"
             raise UsageError(message, "leave out one of them")
 
 
 # Key, metavar and help; a metavar that ends in "..." marks a repeatable option.
 FLAGS: Final = (
-    ("steps", "PERCENT,…", "Shares of the requests, one after the other. [default: 5,25,50,100]"),
-    ("bake", "DURATION", "At each step, at least. [default: 2m]"),
-    ("interval", "DURATION", "Between two measurements. [default: 15s]"),
+    ("steps", "PERCENT,…", "Percentages of traffic, one after the other. [default: 5,25,50,100]"),
+    ("bake", "DURATION", "Min duration of each step. [default: 2m]"),
+    ("interval", "DURATION", "Time between two measurements. [default: 15s]"),
     ("check", "CHECK...", "p99_ms<300, error_rate<1%, mean_ms, rps>5, …; repeatable."),
-    ("promql", "NAME=QUERY...", "A check of your own, with --max or --min; repeatable."),
-    ("max", "[NAME=]NUMBER...", "What the query may give at most; of several, by name."),
-    ("min", "[NAME=]NUMBER...", "What the query must give at least; of several, by name."),
-    ("example", "JSON|@FILE", "The body that probes send. [default: model.example of the document, else zeros]"),
-    ("keep-stable", "DURATION", "For which the revision before stays after the promotion. [default: 30s]"),
-    ("deadline", "DURATION", "For all steps together, pauses aside. [default: 1h]"),
+    ("promql", "NAME=QUERY...", "Custom check, with --max or --min; repeatable."),
+    ("max", "[NAME=]NUMBER...", "Upper bound of the query; with several queries, by name."),
+    ("min", "[NAME=]NUMBER...", "Lower bound of the query; with several queries, by name."),
+    ("example", "JSON|@FILE", "Body of probe requests. [default: model.example of the document, else zeros]"),
+    ("keep-stable", "DURATION", "How long the old revision stays after the promotion. [default: 30s]"),
+    ("deadline", "DURATION", "Max duration of all steps, without pauses. [default: 1h]"),
 )
 CHOICES: Final = (
-    ("compare", ("baseline",), "Hold the new revision against the one that serves; without any check, the default."),
-    ("on-no-data", ("probe", "pause", "fail", "pass"), "When too few requests come. [default: probe, then pause]"),
-    ("on-inconclusive", ("pause", "fail", "pass"), "When the data do not say. [default: pause]"),
+    ("compare", ("baseline",), "Compare the new revision with the one that serves. [default without other checks]"),
+    (
+        "on-no-data",
+        ("probe", "pause", "fail", "pass"),
+        "Action if there are too few requests. [default: probe, then pause]",
+    ),
+    ("on-inconclusive", ("pause", "fail", "pass"), "Action if the measurements are undecided. [default: pause]"),
 )
 NUMBERS: Final = (
-    ("ratio", float, "How much worse than the baseline is worse. [default: 1.2]"),
-    ("min-requests", int, "Of the new revision before a measurement counts. [default: 50]"),
-    ("failure-limit", int, "Failed measurements in a row that end it. [default: 2]"),
-    ("inconclusive-limit", int, "Undecided ones in a row before --on-inconclusive holds. [default: 120]"),
+    ("ratio", float, "Tolerated ratio to the baseline. [default: 1.2]"),
+    ("min-requests", int, "Requests to the new revision before a measurement counts. [default: 50]"),
+    ("failure-limit", int, "Failed measurements in a row before a rollback. [default: 2]"),
+    ("inconclusive-limit", int, "Undecided measurements in a row before --on-inconclusive applies. [default: 120]"),
 )
 
 
@@ -94,8 +98,8 @@ def _click_options() -> Sequence[targets.Decorator]:
     def option(key: str, help_text: str, flag: str = "", **settings: Any) -> targets.Decorator:
         return click.option(flag or f"--{key}", _parameter_name(key), help=help_text, **settings)
 
-    promote = "Whether the last step is taken without asking. [default: auto-promote]"
-    dry_run = "Measure and show all checks, but let none of them stop it: to try them out."
+    promote = "Whether the last step needs `canary promote`. [default: auto-promote]"
+    dry_run = "Measure and show all checks, but ignore their verdicts."
     return [
         *(
             option(key, text, multiple=metavar.endswith("..."), metavar=metavar.removesuffix("..."))
@@ -134,7 +138,7 @@ def _start(request: CanaryRequest, target: "Target", ticker: output.ProgressLog,
     def show(checked: CheckedCanary) -> None:
         warn(checked.warnings, request.strict)
         if show_diff:
-            rollout.note_changes([checked.prepared])
+            rollout.note_changes([checked.prepared], target)
 
     canary, release = start(request, target, show, output.note)
     ticker.log("Applied", f"{canary.revision} (generation {release.generation})")

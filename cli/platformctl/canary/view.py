@@ -31,7 +31,7 @@ def page(key: tuple[str, str], canary: "Canary") -> list[str]:
             ("steps", steps(canary)),
             ("beside", f"{canary.stable} (generation {canary.stable_generation})"),
             ("started", canary.started_at + (f", ended {canary.ended_at}" if canary.ended_at else "")),
-            *([("asked for", canary.command)] if canary.command else []),
+            *([("requested", canary.command)] if canary.command else []),
             *([("run by", f"{canary.holder}, last seen {canary.renewed_at}")] if canary.holder else []),
         ]),
     ]  # fmt: skip

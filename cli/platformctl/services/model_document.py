@@ -26,11 +26,11 @@ class ModelOptions:
 
 
 model_options: Final = targets.option_group("model_options", ModelOptions, (
-    click.option("--name", help="Of a MODEL's service; by default from the model's."),
-    click.option("--format", "model_format", help="Of a MODEL: onnx, sklearn, huggingface, …; by default detected."),
-    click.option("--min-replicas", type=click.IntRange(0), help="Of a MODEL's service; 0 by default, where possible."),
-    click.option("--trust-pickle", is_flag=True, help="Let a MODEL's pickles be loaded: pin their SHA-256."),
-    click.option("--save", metavar="FILE", help="Write the document of a MODEL to this file."),
+    click.option("--name", help="Name of a MODEL's service (default: from the model)."),
+    click.option("--format", "model_format", help="Format of a MODEL: onnx, sklearn, … (default: detected)."),
+    click.option("--min-replicas", type=click.IntRange(0), help="Min replicas of a MODEL (default: 0, if possible)."),
+    click.option("--trust-pickle", is_flag=True, help="Allow a MODEL's pickles, pinned by SHA-256."),
+    click.option("--save", type=click.Path(), metavar="FILE", help="Write the document of a MODEL to this file."),
 ))  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def refuse_without_model(model_options: ModelOptions, command: str) -> None:
     for option, value in asdict(model_options).items():
         if value not in (None, False):
             flag = f"--{option.removeprefix('model_').replace('_', '-')}"
-            raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", "a document says it itself")
+            raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", "write it into the document")
 
 
 def with_document(

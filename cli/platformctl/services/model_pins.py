@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # `snapshot` keeps local models for the revision, `record` serves them where they are, `compare` keeps nothing.
 PinMode = Literal["snapshot", "record", "compare"]
-SHOWN_BYTES: Final = 256 << 20  # larger models show their progress
+SHOWN_BYTES: Final = 64 << 20  # larger models show their progress
 
 
 def resolve(documents: "Documents", capabilities: "Capabilities", mode: PinMode, *, local: bool) -> "Documents":

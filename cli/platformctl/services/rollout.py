@@ -9,10 +9,11 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from pilotlight.release import history
 from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
+from pilotlight.release.document_changes import field_lines, service_changes
 from platformctl import output, targets
 from platformctl.options import ApplyOptions, DocumentOptions, warn
 from platformctl.services import status_views, wait_ready
-from platformctl.services.model_pins import PinMode, changed_models, check_stored, note_changed_models, resolve
+from platformctl.services.model_pins import PinMode, check_stored, resolve
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Change
@@ -84,10 +85,10 @@ def run(
         if apply_options.dry_run == "server" and target is not None:
             apply(request, prepared, target, dry_run=True)
             ticker.log("Checked", f"by {target.name}; nothing was changed")
-        _show_plan(prepared, apply_options.diff)
+        _show_plan(prepared, target, apply_options.diff)
         return
     if apply_options.diff:
-        note_changes(prepared)
+        note_changes(prepared, target)
     if len(prepared) > 1:
         _check_all(request, prepared, target, apply)
     applied = apply(request, prepared, target)
@@ -115,7 +116,7 @@ def _clear_traffic_overrides(target: "Target", status: "ServiceStatus") -> "Serv
     """Remove manual traffic splits, which would override those of the release, once it is applied."""
     written = {name: {"traffic": each["traffic"]} for name, each in status.overrides.items() if each.get("traffic")}
     for workload, shares in written.items():
-        output.note(f"cleared what was set by hand: {workload} {status_views.format_overrides(shares)}")
+        output.note(f"removed the override: {workload} {status_views.format_overrides(shares)}")
     return target.traffic((status.namespace, status.name), None) if written else status
 
 
@@ -141,18 +142,16 @@ def _follow(
         return [status for _, status in applied]
     except KeyboardInterrupt:
         names = " ".join("/".join(one.key) for one, _ in applied)
-        output.note(f"\nnobody waits any more, but it goes on: platformctl status {names}")
+        output.note(f"\nthe deploy continues: platformctl status {names}")
         raise
     finally:
         ticker.close()
 
 
-def note_changes(prepared: Sequence[PreparedRelease]) -> None:
-    """Print the differences to the live manifests on stderr."""
-    for line in _changed_lines(_changes(prepared)):
+def note_changes(prepared: Sequence[PreparedRelease], target: "Target | None") -> None:
+    """Print the changed fields of documents and the differences to the live manifests on stderr."""
+    for line in [*field_lines(service_changes(prepared, target)), *_changed_lines(_changes(prepared))]:
         output.note(line)
-    for one in prepared:
-        note_changed_models(changed_models(one.live_manifests, one.manifests))
 
 
 def _changes(prepared: Sequence[PreparedRelease]) -> "list[Change]":
@@ -173,7 +172,7 @@ def _changed_lines(changes: "Sequence[Change]") -> list[str]:
     return [output.diff_coloured(line) for change in changes for line in change.lines]
 
 
-def _show_plan(prepared: Sequence[PreparedRelease], show_diff: bool) -> None:
+def _show_plan(prepared: Sequence[PreparedRelease], target: "Target | None", show_diff: bool) -> None:
     """Print the plan; with --diff the differences."""
     services = [
         {
@@ -186,7 +185,7 @@ def _show_plan(prepared: Sequence[PreparedRelease], show_diff: bool) -> None:
         changes = _changes(prepared)
         output.data(
             {"services": services, "changes": [status_views.change_document(each, {}) for each in changes]},
-            _changed_lines(changes),
+            [*field_lines(service_changes(prepared, target)), *_changed_lines(changes)],
         )
         return
     names = [f"{'/'.join(one.key)} {work.revision}" for one in prepared for work in one.plan.workloads]

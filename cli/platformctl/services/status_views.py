@@ -76,11 +76,18 @@ def phase(status: "ServiceStatus") -> str:
     return f"{status.phase}, unverified" if unverified else status.phase
 
 
+def deploy_failed(status: "ServiceStatus") -> bool:
+    """Whether the last deploy failed: nothing serves, or an earlier revision still does."""
+    newest = {each.workload: each for each in reversed(status.revisions)}  # listed newest first
+    broken = any(each.model_state == "FailedToLoad" for each in newest.values())
+    return status.phase == "Failed" or bool(status.rolled_back) or (broken and status.phase == "Degraded")
+
+
 def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str]:
     """Return the table of services, within 80 columns for short names; `wide` adds columns."""
     heading = ["NAME", "NAMESPACE", "PHASE", "REPLICAS", "TRAFFIC", "URL"]
     rows = [
-        [status.name, status.namespace, phase(status), replicas(status.revisions), traffic(status), status.url]
+        [status.name, status.namespace, _marked(status), replicas(status.revisions), traffic(status), status.url]
         for status in statuses
     ]
     if wide:
@@ -89,6 +96,11 @@ def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str
             row += [status.mode or "-", worst(status, "p99_ms"), worst(status, "error_percent"), cold_starts(status)]
             row.append(status.message or "-")
     return output.columns([heading, *rows], indent="")
+
+
+def _marked(status: "ServiceStatus") -> str:
+    """Return the phase, marked if an earlier revision serves because the last deploy failed."""
+    return f"{phase(status)}, deploy failed" if deploy_failed(status) and status.phase != "Failed" else phase(status)
 
 
 def replicas(revisions: "Iterable[RevisionStatus]") -> str:

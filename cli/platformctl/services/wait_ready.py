@@ -48,7 +48,7 @@ def progress(status: ServiceStatus, expected: Expected) -> Progress:
     if missing and status.generation > expected.generation and status.rolled_back:
         raise RolledBack(status.rolled_back, f"platformctl events {service_argument(expected.key)}")
     if missing and status.generation > expected.generation:
-        return Progress("Superseded", f"generation {status.generation} of another deploy took its place", done=True)
+        return Progress("Superseded", f"replaced by generation {status.generation} of another deploy", done=True)
     if status.generation < expected.generation or missing:
         return Progress("Applied", f"generation {expected.generation}")
     revisions = [rows[name] for name in expected.revisions]
@@ -181,7 +181,7 @@ def _timeout_error(
     message = f"{'/'.join(one.key)} is not ready after {timeout_s:g} s: {seen.phase}, {seen.message}"
     evidence, _ = _evidence(target, one, one.revisions[-1] if one.revisions else "")
     parts = [message, *evidence, _serving(status, one)]
-    hint = f"it goes on: platformctl status {_arguments(target, one.key)} -w; or give it longer: --timeout"
+    hint = f"it continues: platformctl status {_arguments(target, one.key)} -w; or wait longer: --timeout"
     return TimedOut("\n".join(filter(None, parts)), hint)
 
 
@@ -227,7 +227,7 @@ def _serving(status: ServiceStatus, one: Expected) -> str:
 def override_notes(key: Key, overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return a note per workload with manual overrides, with the commands that reset them."""
     return [
-        f"kept as set by hand: {workload} {status_views.format_overrides(written)} ({_reset_hint(key, written)})"
+        f"override kept: {workload} {status_views.format_overrides(written)} ({_reset_hint(key, written)})"
         for workload, written in overrides.items()
         if written
     ]

@@ -1,10 +1,13 @@
-"""`platformctl explain`: the decisions about a service with reasons, or the candidate runtimes."""
+"""`platformctl explain`: decisions about a service with reasons, candidate runtimes, or what an error code means."""
 
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pilotlight.catalogue.runtime_selection import select_runtime
+from pilotlight.errors import NotFound, UsageError
 from pilotlight.plan.component_runtime import runtime_host
 from platformctl import options, output
 
@@ -13,15 +16,24 @@ if TYPE_CHECKING:
     from pilotlight.spec.service import Catalogue, Service
 
 
+CODE: Final = re.compile(r"PL\d+", re.IGNORECASE)
+PAGES: Final = {"PL4": "docs/reference/lint.md"}  # of codes by their beginning; else docs/reference/errors.md
+
+
 @click.command()
-@options.planning_options
-@click.option("--runtime", is_flag=True, help="Every runtime that was looked at, and why it was taken or passed over.")
+@options.explain_options
+@click.option("--runtime", is_flag=True, help="List every candidate runtime, and why it was selected or rejected.")
 @output.formats("table", "json", "yaml")
 def explain(document_options: options.DocumentOptions, runtime: bool) -> None:
-    """Say what was decided about a service, and why.
+    """Explain what was decided about a service, and why; or what an error code means.
 
+    \b
     Example: platformctl explain -f service.yaml
+             platformctl explain PL342
     """
+    if not document_options.files:
+        _explain_codes(document_options.names)
+        return
     if runtime:
         read, capabilities = document_options.read_and_warn()
         for sentence in read.catalogue.shadowed:
@@ -33,6 +45,34 @@ def explain(document_options: options.DocumentOptions, runtime: bool) -> None:
         services = [decisions(plan) for plan in document_options.plan().plans]
         lines = [line for service in services for line in decision_lines(service)]
     output.data({"services": services}, lines[:-1])
+
+
+def _explain_codes(words: Sequence[str]) -> None:
+    if not words or not all(CODE.fullmatch(word) for word in words):
+        raise UsageError("neither -f FILE nor an error code is given", "platformctl explain -f FILE, or explain PL342")
+    entries = [code_entry(word.upper()) for word in words]
+    lines = [line for entry in entries for line in code_lines(entry)]
+    output.data({"codes": entries}, lines[:-1])
+
+
+def code_entry(code: str) -> dict[str, str]:
+    """Return meaning, fix and page of a code. Raise NotFound with similar codes."""
+    from pilotlight.lint import RULES
+    from pilotlight.spec.problems import code_texts
+
+    texts = {name: (text.what, text.fix) for name, text in code_texts().items()}
+    texts |= {rule.id: (f"{rule.text.title} ({rule.text.severity}). {rule.text.why}", rule.text.fix) for rule in RULES}
+    if code not in texts:
+        near = sorted(texts, key=lambda each: abs(int(each[2:]) - int(code[2:])))[:3]
+        raise NotFound(f"there is no error code {code}", f"similar codes: {', '.join(near)}")
+    what, fix = texts[code]
+    return {"code": code, "what": what, "fix": fix, "page": PAGES.get(code[:3], "docs/reference/errors.md")}
+
+
+def code_lines(entry: dict[str, str]) -> list[str]:
+    first, *rest = entry["fix"].splitlines()
+    fix = [f"  fix: {first}"] if not rest else ["  fix:", *(f"    {line}" for line in (first, *rest))]
+    return [f"{entry['code']}: {entry['what']}", *fix, f"  see {entry['page']}", ""]
 
 
 def decisions(plan: "Plan") -> dict[str, Any]:

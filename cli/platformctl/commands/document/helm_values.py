@@ -15,7 +15,7 @@ from platformctl.services.model_pins import resolve
 @options.planning_options
 @output.formats("yaml", "json")
 def values(document_options: options.DocumentOptions) -> None:
-    """Print a service as values of the Helm chart: the resolved plan.
+    """Print the plan of a service as values of the Helm chart.
 
     Example: platformctl values -f service.yaml > values.yaml
     """

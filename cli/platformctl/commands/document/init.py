@@ -20,26 +20,28 @@ from platformctl.services import model_argument, scaffold
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--name", help="Of the service; by default from the model's.")
-@click.option("--format", "model_format", help="onnx, sklearn, huggingface, …; by default from the files.")
-@click.option("--load", type=click.Choice(get_args(scaffold.Load)), help="Is the load steady, or does it vary?")
-@click.option("--cold-starts/--no-cold-starts", default=None, help="May a first request wait for the model to load?")
-@click.option("--nodes", type=click.IntRange(1), help="How many nodes one replica needs.")
-@click.option("--gpus", type=click.IntRange(0), help="How many GPUs one pod needs.")
-@click.option("--latency", type=click.FloatRange(0), help="Seconds that most requests must stay below; scales by it.")
+@click.option("--name", help="Name of the service (default: from the model).")
+@click.option("--format", "model_format", help="onnx, sklearn, huggingface, … (default: detected).")
+@click.option("--load", type=click.Choice(get_args(scaffold.Load)), help="Whether the load is steady or varies.")
 @click.option(
-    "--mode", type=click.Choice(get_args(scaffold.Mode)), help="Take this one, whatever would be recommended."
+    "--cold-starts/--no-cold-starts", default=None, help="Whether a first request may wait for the model to load."
 )
-@click.option("--to", "file", default="service.yaml", show_default=True, help="The file to write; - is stdout.")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes of one replica.")
+@click.option("--gpus", type=click.IntRange(0), help="GPUs of one pod.")
+@click.option("--latency", type=click.FloatRange(0), help="Latency objective in seconds, to scale by.")
+@click.option(
+    "--mode", type=click.Choice(get_args(scaffold.Mode)), help="Deployment mode, instead of the recommended one."
+)
+@click.option("--to", "file", default="service.yaml", show_default=True, help="File to write; - is stdout.")
 @click.option(
     "--target",
     default="local",
     show_default=True,
     type=click.Choice(TARGETS),
     envvar="PILOTLIGHT_TARGET",
-    help="Where it will run; only what deploys there is written. [env: PILOTLIGHT_TARGET]",
+    help="Target that it is written for. [env: PILOTLIGHT_TARGET]",
 )
-@click.option("--trust-pickle", is_flag=True, help="Let the model's pickles be loaded: pin their SHA-256.")
+@click.option("--trust-pickle", is_flag=True, help="Allow the model's pickles, pinned by SHA-256.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 def init(
     model: str | None, name: str | None, model_format: str | None, mode: scaffold.Mode | None, file: str, target: str,
@@ -58,7 +60,7 @@ def init(
     recommended, reason = scaffold.recommend(answers)
     chosen = mode or recommended
     check(known, answers, chosen)
-    reason_written = reason if chosen == recommended else "as asked for"
+    reason_written = reason if chosen == recommended else "as requested"
     text = scaffold.document(known, answers, chosen, reason_written, file, target)
     model_argument.check(text, target)
     if file == "-":

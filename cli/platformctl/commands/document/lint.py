@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="File, directory or -; repeatable."
-)
+@options.REQUIRED_FILES
 @options.CATALOG
 @click.option("--strict", is_flag=True, help="Exit code 1 for warnings too.")
-@click.option("--fix", "with_fix", is_flag=True, help="Print with each finding what to write instead.")
+@click.option("--fix", "with_fix", is_flag=True, help="Print a fix with each finding.")
 @output.formats("table", "json")
 def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fix: bool) -> int:
-    """Say what is dangerous in ScaledObjects, Knative Services and workloads. Ends with 1 on errors.
+    """Find dangerous settings in ScaledObjects, Knative Services and workloads. Exit code 1: there are errors.
 
     Example: platformctl lint -f manifests/ --fix
     """
@@ -41,7 +39,7 @@ def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fi
     output.data([finding.as_json() for finding in findings], [line for f in findings for line in lines(f, with_fix)])
     counts = Counter(finding.severity for finding in findings)
     summary = ", ".join(f"{severity}: {count}" for severity, count in counts.items())
-    output.note(f"objects: {len(nodes) + len(rendered)}, {summary or 'nothing dangerous'}")
+    output.note(f"objects: {len(nodes) + len(rendered)}, {summary or 'no findings'}")
     return 1 if counts["error"] or (strict and counts["warning"]) else 0
 
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.planning_options
-@click.option("--split", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="One file per object.")
-@click.option("--with", "tool", type=click.Choice(["helm"]), help="Let this program render: helm, with our chart.")
+@click.option(
+    "--split", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write one file per object there."
+)
+@click.option("--with", "tool", type=click.Choice(["helm"]), help="Render with Helm and our chart.")
 @output.formats("yaml", "json")
 def render(document_options: options.DocumentOptions, split: Path | None, tool: str | None) -> None:
-    """Print the manifests that documents amount to, in the order of applying.
+    """Print the manifests of InferenceServices, in apply order.
 
     Example: platformctl render -f service.yaml | kubectl apply -f -
     """

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @options.planning_options
 @output.formats("table", "json")
 def validate(document_options: options.DocumentOptions) -> int:
-    """Say everything that is wrong with documents, and where; else what the cluster must have.
+    """Report all errors of InferenceServices with file, line and column; or else what the cluster must offer.
+
+    Missing model files are errors too.
 
     Example: platformctl validate -f service.yaml
     """

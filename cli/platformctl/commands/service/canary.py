@@ -10,7 +10,7 @@ from pilotlight.canaries import stored_history
 from pilotlight.canaries.start_request import CanaryRequest, running_canary
 from pilotlight.errors import UsageError
 from pilotlight.release import apply, history
-from platformctl import options, output, targets
+from platformctl import completion, options, output, targets
 from platformctl.canary import follow as canary_follow
 from platformctl.canary import start as canary_start
 from platformctl.canary import view
@@ -23,22 +23,20 @@ if TYPE_CHECKING:
 
 @click.group(no_args_is_help=True)
 def canary() -> None:
-    """Try a new revision on a share of the requests, which grows while its checks pass.
+    """Try a new revision on part of the traffic, which grows while its checks pass.
 
     Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --check 'error_rate<1%'
     """
 
 
-@canary.command(short_help="Start a canary, or change the share of one.")
-@click.argument("names", metavar="[NAME [MODEL]]", nargs=-1)
+@canary.command(short_help="Start a canary, or change its percentage.")
+@click.argument("names", metavar="[NAME [MODEL]]", nargs=-1, shell_complete=completion.services_or_files)
 @options.deploy_options
 @model_document.model_options
 @targets.force_option
 @targets.prometheus_option
 @canary_start.policy_options
-@click.option(
-    "--percent", type=click.IntRange(0, 99), help="Of the requests, for the new revision, until `promote` or `abort`."
-)
+@click.option("--percent", type=click.IntRange(0, 99), help="Fixed percentage of traffic, without checks.")
 @options.apply_options
 @output.formats(*rollout.FORMATS)
 def start(
@@ -48,11 +46,11 @@ def start(
     apply_options: options.ApplyOptions,
     policy: canary_start.PolicyOptions,
 ) -> None:
-    """Put a revision beside the one that serves, and give it requests step by step while it proves itself.
+    """Start a new revision beside the one that serves, and shift traffic to it step by step while its checks pass.
 
-    It is of a document, or of a MODEL as `deploy` takes it: a file, a folder, a URI, or model.py:Class.
+    The revision is that of a document, or of a MODEL as `deploy` takes it: a file, a folder, a URI, or model.py:Class.
 
-    With --percent no metric judges it: it keeps that share until promote or abort. Exit code 5: it was rolled back.
+    With --percent there are no checks: it keeps that percentage until promote or abort. Exit code 5: rolled back.
 
     Example: platformctl canary start iris -f new.yaml --steps 5,25,50,100 --bake 2m --check 'p99_ms<300'
     """
@@ -76,7 +74,7 @@ def start(
     policy.refuse_with_percent()
     if running_canary(connected, key) is not None:
         hint = f"platformctl canary promote|pause|abort {key[1]}"
-        raise UsageError(f"the canary of {'/'.join(key)} judges itself, so its share is not set by hand", hint)
+        raise UsageError(f"the canary of {'/'.join(key)} has checks, so its percentage is not set by hand", hint)
     if from_files:
         canary_follow.note_replaced(connected, key)
     shared = history.with_canary_percent(request.documents, percent)
@@ -106,13 +104,13 @@ def _request_from_canary(document_options: options.DocumentOptions, target: "Tar
     return apply.ReleaseRequest(*apply.read_release(release, document_options.sets))
 
 
-@canary.command(short_help="Show where it stands, and its checks.")
-@click.argument("name")
+@canary.command(short_help="Show its step and its checks.")
+@targets.name_argument()
 @targets.options
-@click.option("-w", "--watch", is_flag=True, help="Again whenever something changes, until it ends.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh on every change, until it ends.")
 @output.formats("table", "json", "yaml", "wide", "name", "url")
 def status(service_options: targets.ServiceOptions, name: str, watch: bool) -> None:
-    """Show where it stands: shares, and every check with its query, value and verdict.
+    """Show the step, the traffic split, and every check with its query, value and verdict.
 
     Example: platformctl canary status iris -w
     """
@@ -139,7 +137,7 @@ def _show(key: "Key", canary_history: "CanaryHistory") -> None:
 
 
 @canary.command("history", short_help="Show how canaries ended.")
-@click.argument("name")
+@targets.name_argument()
 @targets.options
 @output.formats("table", "json", "yaml")
 def history_(service_options: targets.ServiceOptions, name: str) -> None:
@@ -154,13 +152,13 @@ def history_(service_options: targets.ServiceOptions, name: str) -> None:
     output.data(view.canary_document(canary_history), view.history(canary_history))
 
 
-@canary.command(short_help="Leave the shares as they are for now.")
-@click.argument("name")
+@canary.command(short_help="Keep the present traffic split.")
+@targets.name_argument()
 @targets.options
 @options.waiting_options
 @output.formats(*rollout.FORMATS)
 def pause(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
-    """Leave the shares as they are until `resume`, `promote` or `abort`.
+    """Keep the present traffic split until `resume`, `promote` or `abort`.
 
     Example: platformctl canary pause iris
     """
@@ -168,12 +166,12 @@ def pause(service_options: targets.ServiceOptions, name: str, wait: bool, timeou
 
 
 @canary.command()
-@click.argument("name")
+@targets.name_argument()
 @targets.options
 @options.waiting_options
 @output.formats(*rollout.FORMATS)
 def resume(service_options: targets.ServiceOptions, name: str, wait: bool, timeout: float) -> None:
-    """Go on after a pause.
+    """Continue after a pause.
 
     Example: platformctl canary resume iris
     """
@@ -181,10 +179,12 @@ def resume(service_options: targets.ServiceOptions, name: str, wait: bool, timeo
 
 
 @canary.command(short_help="Wait until the canary ends, and run it if no controller does.")
-@click.argument("name")
+@targets.name_argument()
 @targets.options
 @targets.prometheus_option
-@click.option("--timeout", default=options.TIMEOUT_S, show_default=True, metavar="SECONDS", help="For a pause to end.")
+@click.option(
+    "--timeout", default=options.TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long a pause may last."
+)
 @output.formats(*rollout.FORMATS)
 def follow(service_options: targets.ServiceOptions, name: str, timeout: float) -> None:
     """Wait until the canary ends, and run it if no controller does. Exit code 5: it was rolled back.
@@ -209,17 +209,17 @@ def _send_command(service_options: targets.ServiceOptions, name: str, command: "
     status_views.show([target.status(key)], one=False, default="url")
 
 
-@canary.command(short_help="Give it the next step, or everything.")
-@click.argument("name")
+@canary.command(short_help="Go to the next step, or to all traffic.")
+@targets.name_argument()
 @targets.options
 @targets.force_option
-@click.option("--full", is_flag=True, help="All requests at once, whatever steps are left.")
+@click.option("--full", is_flag=True, help="All traffic at once, skipping the other steps.")
 @options.apply_options
 @output.formats(*rollout.FORMATS)
 def promote(
     service_options: targets.ServiceOptions, name: str, full: bool, apply_options: options.ApplyOptions
 ) -> None:
-    """Give the new revision all requests; where it judges itself, those of its next step.
+    """Give the new revision all traffic; with checks, that of its next step.
 
     Example: platformctl canary promote iris --full
     """
@@ -236,14 +236,14 @@ def promote(
     rollout.run(request, target, apply_options)
 
 
-@canary.command(short_help="Give all requests back to the revision before.")
-@click.argument("name")
+@canary.command(short_help="Return all traffic to the revision before.")
+@targets.name_argument()
 @targets.options
 @targets.force_option
 @options.apply_options
 @output.formats(*rollout.FORMATS)
 def abort(service_options: targets.ServiceOptions, name: str, apply_options: options.ApplyOptions) -> None:
-    """Give all requests back to the revision before it; its document is the service's again.
+    """Return all traffic to the revision before it, and its document to the service.
 
     Example: platformctl canary abort iris
     """

@@ -13,10 +13,10 @@ from platformctl.services import wait_ready
 
 
 @click.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@options.NAMES
 @options.FILES
 @targets.options
-@click.option("--ignore-not-found", is_flag=True, help="A service that is not there is no error.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed for services that do not exist.")
 @options.waiting_options
 @output.formats("name", "json")
 def delete(
@@ -27,7 +27,7 @@ def delete(
     wait: bool,
     timeout: float,
 ) -> None:
-    """Delete services, their revisions and their history.
+    """Delete services with their revisions and their history. Requests in flight are finished first.
 
     Example: platformctl delete iris
     """

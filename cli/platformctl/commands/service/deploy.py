@@ -9,7 +9,7 @@ import click
 from pilotlight.canaries.start_request import required_canary
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
-from platformctl import options, output, targets
+from platformctl import completion, options, output, targets
 from platformctl.canary import start
 from platformctl.services import helm, model_argument, model_document, rollout
 from platformctl.services.model_pins import PinMode
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", metavar="[MODEL|FILE|NAME]...", nargs=-1)
+@click.argument("names", metavar="[MODEL|FILE|NAME]...", nargs=-1, shell_complete=completion.services_or_files)
 @options.deploy_options
 @model_document.model_options
 @targets.force_option
 @options.apply_options
+@click.option("--with", "tool", type=click.Choice(["helm"]), help="Apply as a Helm release of our chart.")
 @click.option(
-    "--with", "tool", type=click.Choice(["helm"]), help="Let this program apply and own it: helm, with our chart."
+    "--no-snapshot",
+    is_flag=True,
+    help="Serve a local model in place, without a copy; replicas refuse to start if it changes.",
 )
-@click.option("--no-snapshot", is_flag=True, help="Serve a local model where it is; if it changes, refuse to start.")
-@click.option("--reset", is_flag=True, help="Forget what scale and traffic have set by hand.")
+@click.option("--reset", is_flag=True, help="Remove the overrides of scale and traffic.")
 @output.formats(*rollout.FORMATS)
 def deploy(
     document_options: options.DocumentOptions,
@@ -38,7 +40,7 @@ def deploy(
     no_snapshot: bool,
     reset: bool,
 ) -> None:
-    """Deploy a model, documents, or services as they were deployed before.
+    """Deploy a model, InferenceServices from files, or a service again as it was deployed last.
 
     MODEL is a file, a folder, a URI such as hf://org/model, or model.py:Class.
 

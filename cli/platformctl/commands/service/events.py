@@ -10,12 +10,12 @@ from platformctl.services import status_views
 
 
 @click.command()
-@click.argument("name", required=False)
+@targets.name_argument(required=False)
 @targets.options
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Stream new events, until Ctrl-C.")
 @output.formats("table", "json")
 def events(service_options: targets.ServiceOptions, name: str | None, follow: bool) -> None:
-    """Show what happened to one service, or to all; with -o json a document a line.
+    """Show the events of one service, or of all: deploys, scaling decisions, failures. -o json: one object per line.
 
     Example: platformctl events iris -f
     """

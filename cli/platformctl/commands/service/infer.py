@@ -28,20 +28,18 @@ SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway h
 
 
 @click.command()
-@click.argument("name")
+@targets.name_argument()
 @targets.options
-@click.option(
-    "--data", metavar="JSON", help='Values of one input, {"NAME": values}, or a whole V2 request; - is stdin.'
-)
-@click.option("--file", type=FILE, metavar="FILE", help="The same from .json; an array from .npy; else its bytes.")
-@click.option("--image", type=FILE, metavar="FILE", help="A picture, in the size and type that the model takes.")
-@click.option("--text", metavar="TEXT", help="One string.")
-@click.option("--binary", type=FILE, metavar="FILE", help="A tensor as it lies in memory, little-endian.")
-@click.option("--input", "input_name", default="", metavar="NAME", help="Which input, where the model has several.")
-@click.option("--model", default="", metavar="NAME", help="Which model, where it is not called as the service.")
-@click.option("--tag", default="", metavar="TAG", help="Only the revision with this tag.")
+@click.option("--data", metavar="JSON", help='Values of one input, {"NAME": values}, or a V2 request; - reads stdin.')
+@click.option("--file", type=FILE, metavar="FILE", help="The same from a .json file, an array from .npy, else bytes.")
+@click.option("--image", type=FILE, metavar="FILE", help="Image, converted to the shape and type of the input.")
+@click.option("--text", metavar="TEXT", help="String.")
+@click.option("--binary", type=FILE, metavar="FILE", help="Raw tensor, little-endian.")
+@click.option("--input", "input_name", default="", metavar="NAME", help="Name of the input, if the model has several.")
+@click.option("--model", default="", metavar="NAME", help="Name of the model (default: that of the service).")
+@click.option("--tag", default="", metavar="TAG", help="Call the revision with this tag.")
 @click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="Bearer token. [env: PILOTLIGHT_TOKEN]")
-@click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="For the answer.")
+@click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="Timeout of the response.")
 @output.formats("table", "json", "yaml")
 def infer(
     service_options: targets.ServiceOptions,
@@ -53,7 +51,7 @@ def infer(
     timeout: float,
     **sources: Any,
 ) -> None:
-    """Ask a service, which starts if nothing of it runs.
+    """Send one request to a service. A service at zero starts for it.
 
     Example: platformctl infer iris --data '[5.1, 3.5, 1.4, 0.2]'
     """
@@ -153,11 +151,11 @@ def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = ()) -> dict
     said = document.get("error", document) if isinstance(document, dict) else document
     if isinstance(document, dict) and "cause" in document:  # of an InferenceGraph
         said = f"{said}: {document['cause']}"
-    said = said or "an empty answer, which is an ingress's that knows no such service"
+    said = said or "an empty response, from an ingress without this service"
     if reply.status == 404:
         raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
-    hint = "--token TOKEN or PILOTLIGHT_TOKEN sends one" if reply.status == 401 else ""
-    raise PlatformError(f"the service answered {reply.status}: {said}", hint)
+    hint = "pass its token: --token TOKEN, or the variable PILOTLIGHT_TOKEN" if reply.status == 401 else ""
+    raise PlatformError(f"the service responded {reply.status}: {said}", hint)
 
 
 def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) -> None:
@@ -168,7 +166,7 @@ def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) ->
     ]
     table = output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent="")
     output.data(answer, table if "outputs" in answer else [json.dumps(answer, indent=2, ensure_ascii=False)])
-    output.note(f"answered in {1000 * reply.seconds:.1f} ms{cold}")
+    output.note(f"response in {1000 * reply.seconds:.1f} ms{cold}")
 
 
 def format_values(data: list[Any]) -> str:

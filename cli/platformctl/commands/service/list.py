@@ -2,18 +2,18 @@
 
 import click
 
-from platformctl import output, targets
+from platformctl import completion, output, targets
 from platformctl.services import status_views
 
 FIGURES = ("wide", "json", "yaml")  # formats with latency and errors
 
 
 @click.command("list")
-@click.option("-n", "--namespace", help="Only of this one.")
+@click.option("-n", "--namespace", shell_complete=completion.namespaces, help="Only services of this namespace.")
 @targets.target_option
 @output.formats(*status_views.SERVICE_FORMATS)
 def listed(namespace: str | None, target: str) -> None:
-    """List services of all namespaces, or of one.
+    """List services of all namespaces, or of one; those whose last deploy failed are marked.
 
     Example: platformctl list -o wide
     """
@@ -27,6 +27,9 @@ def listed(namespace: str | None, target: str) -> None:
         output.note(sentence)
     if statuses or output.chosen():
         status_views.show(statuses, one=False, default="table")
+    for status in filter(status_views.deploy_failed, statuses):
+        reason = status.rolled_back or status.message
+        output.note(f"{status_views.label(status)}: the last deploy failed: {reason}")
 
 
 list = listed  # noqa: A001 - verbs are found by their name

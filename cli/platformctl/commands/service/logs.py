@@ -2,21 +2,24 @@
 
 import click
 
-from platformctl import output, targets
+from platformctl import completion, output, targets
 
 
 @click.command()
-@click.argument("name")
+@targets.name_argument()
 @targets.options
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("--previous", is_flag=True, help="Of the replica that ended last.")
-@click.option("--replica", default="", metavar="NAME", help="Of this replica, or of this revision's.")
-@click.option("--tail", default=100, show_default=True, help="How many lines to begin with; -1: all.")
+@click.option("-f", "--follow", is_flag=True, help="Stream new lines, until Ctrl-C.")
+@click.option("--previous", is_flag=True, help="Show the replica that ended last.")
+@click.option(
+    "--replica", default="", metavar="NAME", shell_complete=completion.replicas,
+    help="Show this replica only, or those of this revision.",
+)  # fmt: skip
+@click.option("--tail", default=100, show_default=True, help="Lines to start with; -1: all.")
 @output.formats("table", "json")
 def logs(
     service_options: targets.ServiceOptions, name: str, follow: bool, previous: bool, replica: str, tail: int
 ) -> None:
-    """Show what replicas wrote, as a person reads it; with -o json as it was written.
+    """Show the logs of replicas as text; with -o json as they were written.
 
     Example: platformctl logs iris -f
     """
@@ -32,5 +35,5 @@ def logs(
         else:
             output.stream_line(line if raw else output.readable(line))
     if not anything:
-        other = "no replica has ended yet" if previous else "no replica runs; --previous shows the one that ended last"
-        output.note(f"nothing: {other}")
+        reason = "no replica has ended yet" if previous else "no replica runs; --previous shows the one that ended last"
+        output.note(f"no log lines: {reason}")

@@ -21,20 +21,20 @@ TITLES: Final = (
     "MODEL", "VERSION", "REQUESTS", "FAILED", "EXECUTIONS", "QUEUE µs", "INPUT µs", "INFER µs", "OUTPUT µs",
 )  # fmt: skip
 STATISTICS: Final = "/v2/models/stats"
-ADMIN_HINT: Final = "torch's profiler is for an admin: --token takes the token of the service's --admin-token-file"
+ADMIN_HINT: Final = "torch's profiler needs an admin: --token TOKEN or PILOTLIGHT_TOKEN, from its --admin-token-file"
 
 
 @click.command()
-@click.argument("name", metavar="NAME|URL")
+@targets.name_argument(metavar="NAME|URL")
 @targets.options
-@click.option("--seconds", default=5.0, show_default=True, metavar="N", help="How long to look.")
-@click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="The admin's, for services that ask for one.")
-@click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="For each answer.")
+@click.option("--seconds", default=5.0, show_default=True, metavar="N", help="How long to measure.")
+@click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="Token of an admin. [env: PILOTLIGHT_TOKEN]")
+@click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="Timeout of each response.")
 @output.formats("table", "json")
 def profile(
     service_options: targets.ServiceOptions, name: str, seconds: float, token: str | None, timeout: float
 ) -> None:
-    """Show where the time of a running service goes while requests come.
+    """Show where a running service spends its time while it gets requests.
 
     Example: platformctl profile iris --seconds 10
     """
@@ -83,7 +83,7 @@ def show_phases(gateway: Gateway, seconds: float, timeout: float) -> None:
     output.data({"kind": "phases", "seconds": seconds, "models": rows}, output.columns([TITLES, *lines], ""))
     output.note("means of the service's own statistics, per request")
     if not any(row["requests"] for row in rows):
-        output.note(f"nobody asked within {seconds:g} s; send requests meanwhile")
+        output.note(f"no requests within {seconds:g} s; send some while it measures")
 
 
 def statistics(gateway: Gateway, timeout: float) -> list[dict[str, Any]]:
@@ -123,5 +123,5 @@ def service_error(reply: HttpReply) -> PlatformError:
     said = reply.headers.get("nv-status") or reply.body[:300].decode(errors="replace")
     hint = ADMIN_HINT if reply.status in {401, 403} else ""
     if reply.status == 400 and "no profile is running" in said:
-        hint = "another replica answered: give the URL of one instead of the name"
-    return PlatformError(f"the service answered {reply.status}: {said}", hint)
+        hint = "another replica responded: pass the URL of one instead of the name"
+    return PlatformError(f"the service responded {reply.status}: {said}", hint)

@@ -3,20 +3,23 @@
 import click
 
 from pilotlight.release import history
-from platformctl import options, output, targets
+from platformctl import completion, options, output, targets
 from platformctl.services import rollout
 from platformctl.services.remote_pins import check_unchanged
 
 
 @click.command()
-@click.argument("name")
+@targets.name_argument()
 @targets.options
 @targets.force_option
-@click.option("--to", default="", metavar="REVISION|GENERATION", help="Which one; the one before by default.")
+@click.option(
+    "--to", default="", metavar="REVISION|GENERATION", shell_complete=completion.revisions,
+    help="Release to return to (default: the one before). `platformctl history NAME` lists them.",
+)  # fmt: skip
 @options.apply_options
 @output.formats(*rollout.FORMATS)
 def rollback(service_options: targets.ServiceOptions, name: str, to: str, apply_options: options.ApplyOptions) -> None:
-    """Deploy an earlier release again, with all of the requests. Tokens and rate limits stay as they are now.
+    """Deploy an earlier release again, with all traffic. Tokens and rate limits stay as they are now.
 
     Example: platformctl rollback iris --to 3
     """

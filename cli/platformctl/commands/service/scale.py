@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name")
+@targets.name_argument()
 @targets.options
 @targets.force_option
 @click.option(
-    "--min", "least", type=click.IntRange(0), metavar="N", help="Replicas that always run; 0: none without requests."
+    "--min", "least", type=click.IntRange(0), metavar="N", help="Min replicas; 0: scale to zero without requests."
 )
-@click.option("--max", "most", type=click.IntRange(1), metavar="N", help="The most that may run.")
-@click.option("--to", "exactly", type=click.IntRange(0), metavar="N", help="Exactly so many: --min N --max N.")
-@click.option("--reset", is_flag=True, help="As the document says again.")
+@click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Max replicas.")
+@click.option("--to", "exactly", type=click.IntRange(0), metavar="N", help="Exactly N replicas: --min N --max N.")
+@click.option("--reset", is_flag=True, help="Remove the override: use the bounds of the document again.")
 @options.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")
 def scale(
     service_options: targets.ServiceOptions, name: str, least: int | None, most: int | None, exactly: int | None,
     reset: bool, wait: bool, timeout: float,
 ) -> None:  # fmt: skip
-    """Set how many replicas may run, over what the document says; a deploy keeps it.
+    """Override min and max replicas of the document; deploys keep the override.
 
     Example: platformctl scale iris --min 1 --max 5
     """
@@ -58,7 +58,7 @@ def parse_bounds(least: int | None, most: int | None, exactly: int | None, reset
     if exactly is not None and chosen:
         raise UsageError("--to is both bounds at once: leave --min and --max out")
     if exactly == 0:
-        raise UsageError("--to 0 would let nothing answer", "--min 0 scales it to zero without requests")
+        raise UsageError("with --to 0 no replica could start", "--min 0 scales it to zero without requests")
     if exactly is not None:
         chosen = {"minReplicas": exactly, "maxReplicas": exactly}
     if reset == bool(chosen):

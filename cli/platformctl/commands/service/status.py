@@ -16,12 +16,12 @@ WATCH_S = 0.5
 
 
 @click.command()
-@click.argument("name", required=False)
+@targets.name_argument(required=False)
 @targets.options
-@click.option("-w", "--watch", is_flag=True, help="Again whenever something changes, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh on every change, until Ctrl-C.")
 @output.formats(*status_views.SERVICE_FORMATS)
 def status(service_options: targets.ServiceOptions, name: str | None, watch: bool) -> int:
-    """Show revisions, replicas, latency and the last scaling decision. Ends with 1 for a service that has failed.
+    """Show revisions, replicas, latency and the last scaling decision. Exit code 1: a service has failed.
 
     Example: platformctl status iris -w
     """

@@ -9,7 +9,7 @@ import click
 from pilotlight.errors import UsageError
 from pilotlight.release import history
 from pilotlight.targets.target import Share
-from platformctl import options, output, targets
+from platformctl import completion, options, output, targets
 from platformctl.services import status_views, wait_ready
 
 if TYPE_CHECKING:
@@ -20,27 +20,27 @@ SHARE: Final = re.compile(r"([^=@\s]+)=(\d{1,3})(?:@([a-z0-9-]+))?")
 
 
 @click.command()
-@click.argument("name")
-@click.argument("shares", metavar="[REVISION=PERCENT[@TAG],…]", required=False)
+@targets.name_argument()
+@click.argument("shares", metavar="[REVISION=PERCENT[@TAG],…]", required=False, shell_complete=completion.traffic)
 @targets.options
 @targets.force_option
-@click.option("--reset", is_flag=True, help="As the document says again.")
+@click.option("--reset", is_flag=True, help="Remove the override: use the traffic split of the document again.")
 @options.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")
 def traffic(
     service_options: targets.ServiceOptions, name: str, shares: str | None, reset: bool, wait: bool, timeout: float
 ) -> None:
-    """Set which revision gets which share of the requests; `latest` is the newest, the end of a name is enough.
+    """Set the traffic split by hand; deploys keep it. `latest` is the newest revision; a name's suffix is enough.
 
     Example: platformctl traffic iris 1f3a9c07=90,latest=10
     """
     if bool(shares) == reset:
-        raise UsageError("shares or --reset is needed", "platformctl traffic NAME REVISION=90,latest=10")
+        raise UsageError("a traffic split or --reset is needed", "platformctl traffic NAME REVISION=90,latest=10")
     target, key = service_options.connect(), service_options.key(name)
     requested = parse_shares(shares, *known_revisions(target, key)) if shares else None
     status = target.traffic(key, requested)
     if wait and status.phase == "Progressing":
-        condition = wait_ready.Condition("led as asked", lambda status: status.phase != "Progressing")
+        condition = wait_ready.Condition("split as set", lambda status: status.phase != "Progressing")
         status = wait_ready.until(target, key, condition, timeout, output.ProgressLog())
     status_views.show([status], one=True, default="table")
 
@@ -62,12 +62,12 @@ def parse_shares(text: str, names: Collection[str] = (), newest: str = "") -> Se
     shares = [Share(resolve_revision(each[1], names), int(each[2]), each[3] or "") for each in matches if each]
     total = sum(share.percent for share in shares)
     if total != 100:
-        raise UsageError(f"the shares add up to {total}, must be 100")
+        raise UsageError(f"the percentages add up to {total}, must be 100")
     meant = [newest or LATEST if share.revision == LATEST else share.revision for share in shares]
     twice = sorted({name for name in meant if meant.count(name) > 1})
     if twice:
         also = " (latest is that one)" if twice[0] == newest else ""
-        raise UsageError(f"{twice[0]} is named twice{also}", "give each revision one share")
+        raise UsageError(f"{twice[0]} is named twice{also}", "give each revision one percentage")
     return shares
 
 

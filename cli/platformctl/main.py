@@ -77,21 +77,16 @@ VERBS = {
 ALIASES = {"apply": "deploy", "describe": "status", "ls": "list", "ps": "list"}
 # Verbs that mean something else here, and what to type instead.
 ELSEWHERE = {
-    "get": "list shows all services, status NAME one of them",
-    "create": "deploy MODEL or deploy -f FILE",
-    "update": "deploy -f FILE again, or deploy NAME --set PATH=VALUE",
-    "edit": "deploy NAME --set PATH=VALUE",
-    "push": "deploy MODEL",
-    "run": "deploy MODEL runs it as a service, serve --model-path MODEL in the foreground",
-    "start": "up starts the platform, deploy a service",
+    "get": "list shows all services, status NAME one of them", "create": "deploy MODEL or deploy -f FILE",
+    "update": "deploy -f FILE again, or deploy NAME --set PATH=VALUE", "edit": "deploy NAME --set PATH=VALUE",
+    "run": "deploy MODEL runs it as a service, serve --model-path MODEL in the foreground", "push": "deploy MODEL",
+    "start": "up starts the platform, deploy a service", "shutdown": "down",
     "stop": "down stops the platform, delete NAME a service; without requests a service scales to zero",
     "restart": "down and up restart the platform, deploy NAME a service",
-    "shutdown": "down",
-    "exec": "logs NAME shows the output of replicas; there is no shell in them",
+    "exec": "logs NAME shows the output of replicas; there is no shell in them", "stats": "top",
     "rm": "delete NAME", "remove": "delete NAME", "undeploy": "delete NAME", "destroy": "delete NAME",
-    "show": "status NAME", "watch": "status NAME -w", "stats": "top",
-    "rollout": "history NAME, rollback NAME or canary status NAME", "undo": "rollback NAME",
-    "predict": "infer NAME", "invoke": "infer NAME", "curl": "infer NAME", "test": "infer NAME",
+    "show": "status NAME", "watch": "status NAME -w", "rollout": "history NAME, rollback NAME or canary status NAME",
+    "undo": "rollback NAME", "predict": "infer NAME", "invoke": "infer NAME", "curl": "infer NAME",
     "template": "render -f FILE", "check": "validate -f FILE", "pull": "fetch URI DIR", "download": "fetch URI DIR",
 }  # fmt: skip
 

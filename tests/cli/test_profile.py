@@ -65,7 +65,7 @@ def test_silence_is_said(call: Call, plain: RunningServer) -> None:
     done = call("profile", plain.url, "--seconds", "0.01")
     assert done.code == 0, done.err
     assert done.out.split()[:2] == ["MODEL", "VERSION"]
-    assert "nobody asked within 0.01 s" in done.err
+    assert "no requests within 0.01 s" in done.err
 
 
 def test_a_service_with_torch_gives_the_table_of_its_profiler(call: Call, serve: Serve, tmp_path: Path) -> None:

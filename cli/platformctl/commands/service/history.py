@@ -46,14 +46,14 @@ def release_rows(
             "generation": release.generation, "deployed_at": release.at, "reason": release.note or "deploy",
             "revisions": revisions, "percent": max((traffic.pop(each, 0) for each in revisions), default=0),
             "failed": bool(failed & {*revisions} or release.failed),
-            "first": before is None and release.generation <= 1,
+            "first": before is None and release.generation == 1,
             "changes": [each._asdict() | {"text": str(each)} for each in changed_fields(before, release)],
         }  # fmt: skip
 
 
 def _cells(row: dict[str, Any], wide: bool) -> tuple[str, ...]:
     changes = [each["text"] for each in row["changes"]]
-    change = "; ".join(changes if wide else changes[:1]) or ("first deploy" if row["first"] else "none")
+    change = "; ".join(changes if wide else changes[:1]) or ("first deploy" if row["first"] else "-")
     more = f"; {len(changes) - 1} more" if len(changes) > 1 and not wide else ""
     traffic = f"{row['percent']} %" if row["percent"] else "failed" if row["failed"] else "-"
     names = ", ".join(row["revisions"]) or "-"

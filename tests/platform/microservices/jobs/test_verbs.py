@@ -304,7 +304,7 @@ def test_a_platform_that_does_not_answer_is_told_and_not_taken_for_an_end(ctl: C
     assert [each["name"] for each in told["findings"]] == ["platform_unreachable"]
     assert "docker inspect failed: error during connect" in told["findings"][0]["cause"]
     written = ctl.run("logs", **environ)
-    assert (written.returncode, "its platform cannot be asked" in written.stderr) == (1, True)
+    assert (written.returncode, "its platform does not respond" in written.stderr) == (1, True)
     refused = ctl.run("stop", "a", **environ)
     assert (refused.returncode, set(ctl.registry)) == (1, {"a", "latest"})
     assert "platformctl microservice stop a --forget" in refused.stderr

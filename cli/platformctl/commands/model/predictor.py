@@ -4,7 +4,7 @@ import os
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -12,10 +12,10 @@ from platformctl import output, targets
 
 _PATHS: Final = ("--model-path", "--model-repository", "--model-store")
 _EXIT: Final = "--exit-on-error"
-_PASSED_ON: Final[dict[str, Any]] = {"add_help_option": False, "context_settings": {"ignore_unknown_options": True}}
+_UNKNOWN: Final = {"ignore_unknown_options": True}  # they are the predictor's
 
 
-@click.command(**_PASSED_ON)
+@click.command(add_help_option=False, context_settings=_UNKNOWN)
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def serve(flags: tuple[str, ...]) -> None:
     """Serve models in the foreground; all flags are the predictor's (docs/reference/settings.md).
@@ -44,7 +44,7 @@ def _misses_model(flags: tuple[str, ...]) -> bool:
     return any("://" not in path and not Path(path).exists() for path in named)
 
 
-@click.command(**_PASSED_ON)
+@click.command(add_help_option=False, context_settings=_UNKNOWN)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def fetch(words: tuple[str, ...]) -> None:
     """Download a model from a URI into a directory.
@@ -54,7 +54,7 @@ def fetch(words: tuple[str, ...]) -> None:
     _become_tool("fetch", words)
 
 
-@click.command(**_PASSED_ON)
+@click.command(add_help_option=False, context_settings=_UNKNOWN)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def compile(words: tuple[str, ...]) -> None:  # noqa: A001 - the verb's name
     """Compile a torch model on the hardware that will serve it, so that it starts without torch.

@@ -1,4 +1,4 @@
-"""Instant queries of a Prometheus server, for canaries, the local autoscaler and checks of an address.
+"""Queries of a Prometheus server, for canaries, the local autoscaler, dashboards and checks of an address.
 
 `query_prometheus` takes any `requests` session and needs the client library (extra `prometheus`); `instant_query` needs
 the standard library only. Both return `Sample`, raise QueryFailed and block: async callers use a thread.
@@ -6,6 +6,8 @@ the standard library only. Both return `Sample`, raise QueryFailed and block: as
 
 import importlib.util
 import json
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import PlatformError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from requests import Session
 
 Json = Any
+RangeValues = dict[int, float]
 TIMEOUT_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 1 << 20
 CLIENT: Final = "prometheus_api_client"
@@ -54,15 +57,36 @@ def query_prometheus(url: str, promql: str, session: "Session | None" = None) ->
 
 def instant_query(url: str, promql: str, at: float = 0.0) -> list[Sample]:
     """Return every element of the result at a Unix time; 0: the server's own time."""
+    status, document = _post(url, "query", {"query": promql, **({"time": f"{at:.3f}"} if at else {})})
+    return decode(url, document, status)
+
+
+def range_query(url: str, promql: str, start: int, end: int, step: int) -> list[tuple[dict[str, str], RangeValues]]:
+    """Return labels and finite values by Unix time of every series, at each step of the range."""
+    form = {"query": promql, "start": str(start), "end": str(end), "step": str(step)}
+    status, document = _post(url, "query_range", form)
+    try:
+        if document["status"] != "success":
+            raise QueryFailed(f"Prometheus at {url} refused the query: {document.get('error', status)}")
+        return [
+            (each["metric"], {int(at): float(value) for at, value in each["values"] if math.isfinite(float(value))})
+            for each in document["data"]["result"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise QueryFailed(f"Prometheus at {url} answered {status} with something else than a result") from error
+
+
+def _post(url: str, path: str, fields: Mapping[str, str]) -> tuple[int, Json]:
+    """Return status and JSON body of a query. Raise QueryFailed without one."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.parse import urlencode
     from urllib.request import ProxyHandler, build_opener
 
-    form = urlencode({"query": promql, **({"time": f"{at:.3f}"} if at else {})}).encode()
+    form = urlencode(fields).encode()
     opener = build_opener(ProxyHandler({}))
     try:
-        with opener.open(f"{url.rstrip('/')}/api/v1/query", form, TIMEOUT_S) as response:
+        with opener.open(f"{url.rstrip('/')}/api/v1/{path}", form, TIMEOUT_S) as response:
             status, body = response.status, response.read(MAX_RESPONSE_BYTES)
     except HTTPError as error:
         status, body = error.code, error.read(MAX_RESPONSE_BYTES)
@@ -70,7 +94,7 @@ def instant_query(url: str, promql: str, at: float = 0.0) -> list[Sample]:
         reason = getattr(error, "reason", "") or error or type(error).__name__
         raise QueryFailed(f"Prometheus at {url} cannot be reached: {reason}") from error
     try:
-        return decode(url, json.loads(body), status)
+        return status, json.loads(body)
     except ValueError as error:
         raise QueryFailed(f"Prometheus at {url} returned {status} without a result") from error
 

@@ -5,9 +5,12 @@ Only names that a query uses are stored, for as long as its range reaches back.
 
 import math
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 Labels = tuple[tuple[str, str], ...]
@@ -16,6 +19,7 @@ MARGIN_S: Final = 30.0
 UP: Final = "up"
 _LINE: Final = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL: Final = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
+_time: Final = itemgetter(0)  # of a sample
 _ESCAPES: Final = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 
@@ -61,6 +65,11 @@ class SeriesStore:
         """Store a sample that does not come from a replica."""
         self._add(name, labels, value, now)
         self._prune(now)
+
+    def load(self, name: str, labels: Mapping[str, str], value: float, at: float) -> None:
+        """Store a sample of the past, whatever its name; later ones must follow. Such a store is not pruned."""
+        self._names.setdefault(name, math.inf)
+        self._add(name, labels, value, at)
 
     def mark_down(self, labels: Mapping[str, str], now: float) -> None:
         """Record a failed scrape: the replica's series become stale, and `up` is 0."""
@@ -108,14 +117,16 @@ def at(series: Series, now: float) -> float | None:
     """Return the value at this time; None if stale by then or without a sample within the lookback."""
     if series.ended and (not series.points or series.points[-1][0] <= now):
         return None
-    for time, value in reversed(series.points):
-        if time <= now:
-            return value if now - time < LOOKBACK_S else None
-    return None
+    end = bisect_right(series.points, now, key=_time)
+    if not end:
+        return None
+    time, value = series.points[end - 1]
+    return value if now - time < LOOKBACK_S else None
 
 
 def within(series: Series, now: float, range_s: float) -> list[tuple[float, float]]:
-    return [(time, value) for time, value in series.points if now - range_s < time <= now and not math.isnan(value)]
+    limits = (bisect_right(series.points, at, key=_time) for at in (now - range_s, now))
+    return [point for point in islice(series.points, *limits) if not math.isnan(point[1])]
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web, web_response
 
 from pilotlight import console
-from pilotlight.api import metrics, openapi, services, streams
+from pilotlight.api import history, metrics, openapi, services, streams
 from pilotlight.api.middlewares import (
     allow_anonymous,
     authorization_middleware,
@@ -49,11 +49,16 @@ SERVICE_ROUTES: Final = (*services.ROUTES, *streams.ROUTES, *services.CANARY_ROU
 AREAS: Final[tuple[Area, ...]] = (
     HEALTH,
     METRICS,
-    Area("services", require_admin, (services.SHUTDOWN, services.SECRET, services.CHECKS, *SERVICE_ROUTES)),
+    Area(
+        "services",
+        require_admin,
+        (services.SHUTDOWN, services.SECRET, services.CHECKS, *history.ROUTES, *SERVICE_ROUTES),
+    ),
     Area("scraping", require_admin, metrics.ROUTES, internal=True),
     Area("replicas", authorize_metrics, metrics.REPLICA_ROUTES, internal=True),
 )
-# A standalone API can neither shut down or check its target, set secrets nor list the scrape addresses of its replicas.
+# A standalone API can neither shut down or check its target, set secrets nor list the scrape addresses of its replicas,
+# and it records no history.
 TARGET_AREAS: Final = (
     HEALTH,
     METRICS,

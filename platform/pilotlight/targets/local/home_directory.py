@@ -19,6 +19,7 @@ class Home:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.database = root / "state.db"
+        self.history = root / "history.db"  # figures of the last 24 hours; may be removed
         self.token = root / "token"  # key of the control API; only its owner may read it
         self.address = root / "daemon.json"  # announcement of the control process: pid, start ticks, ports, version
         self.lock = root / "daemon.lock"

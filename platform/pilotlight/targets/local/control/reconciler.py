@@ -28,6 +28,7 @@ from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
 from pilotlight.targets.local.gateway.publisher import Publisher
+from pilotlight.targets.local.history.recorder import Recorder
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, EndpointFiles
 from pilotlight.targets.local.scaling.types import Decision
@@ -77,6 +78,7 @@ class Reconciler:
         processes = ProcessLauncher(home, self.base_url, pilot)
         self.supervisor = Supervisor(home, self._replica_changed, processes, launchers)
         tls = settings.https.gateway_flags() if settings.https else ()
+        self.history = Recorder(home.history, self.supervisor.replicas)
         self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, tls))
         endpoints = EndpointFiles(home.run / "endpoints")
         self._publisher = Publisher(
@@ -104,6 +106,7 @@ class Reconciler:
         await self._link.start([f"127.0.0.1:{self.settings.gateway_port}/http", *https])
         self._publisher.start()
         self._autoscaler.start()
+        self.history.start()
         for run in list(self.runs.values()):
             running = [replica for replica in self.replica_set.living(run) if replica.state not in PARKED_STATES]
             # A replica counts for its revision's unit (serverless) or its Deployment's; only one of them exists.
@@ -119,6 +122,7 @@ class Reconciler:
     async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
         """Stop reconciling; with `stop_all` end replicas and gateway too, else leave them running."""
         self._closing = True
+        await self.history.close()
         await self._autoscaler.close()
         await self._publisher.close()
         self.ports.close()
@@ -296,6 +300,7 @@ class Reconciler:
             revision = run.revisions.get(report.revision)
             if run.key[0] == report.namespace and revision is not None and revision.spec.workload == report.workload:
                 run.unit_of(revision, now).traffic.report(report, now)
+                self.history.report(run.key, report)
                 self.metrics.count_lost(run.key, report.revision, report.lost)
                 if report.requests and revision.verification in ("unverified", "failing"):
                     for replica in self._ready_replicas(run, revision):

@@ -21,7 +21,8 @@ from pilotlight.canaries.events import canary_events
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s import access_annotations
 from pilotlight.k8s.manifest import Manifest
-from pilotlight.k8s.timestamps import utc_now
+from pilotlight.k8s.timestamps import parse_utc, utc_now
+from pilotlight.prometheus.client import range_query
 from pilotlight.targets.local import model_environments
 from pilotlight.targets.local.control import persistence
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
@@ -29,13 +30,15 @@ from pilotlight.targets.local.control.rollback_candidates import rollback_candid
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
 from pilotlight.targets.local.control.status import check_bounds, check_name, check_target
 from pilotlight.targets.local.delayed_queue import log_and_continue
+from pilotlight.targets.local.history.points import Mark, ServiceHistory, resolution
+from pilotlight.targets.local.history.range_query import RangeResult, RangeSeries, step_of, with_intervals
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests import service_discovery
 from pilotlight.targets.local.manifests.interpret import check_queries, revisions_of
 from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.store.releases import live_manifests
-from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.store.store import MAX_EVENTS_PER_SERVICE, Store
 from pilotlight.targets.local.supervisor.supervisor import LauncherFactory
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
 
@@ -225,6 +228,28 @@ class Engine:
 
     def events(self, key: Key | None, after: int = 0, limit: int = 200) -> Sequence[Event]:
         return self.store.events(key, after, limit)
+
+    async def history(self, key: Key, seconds: int, step: int = 0) -> ServiceHistory:
+        """Return the recorded figures of the last `seconds`. Raise UsageError for a range that is not recorded so."""
+        run, chosen = self._run(key), resolution(seconds, step)
+        since = parse_utc(self.store.created_at(key)).timestamp()
+        entry = {workload for workload, _ in run.spec.entry}
+        history = await self.reconciler.history.history(key, seconds, chosen, since, entry)
+        scaled = (each for each in self.events(key, limit=MAX_EVENTS_PER_SERVICE) if each.reason == "Scaled")
+        marks = (Mark(round(parse_utc(each.at).timestamp(), 1), each.message) for each in scaled)
+        return msgspec.structs.replace(history, marks=tuple(mark for mark in marks if mark.at >= history.at[0]))
+
+    async def query_range(self, promql: str, seconds: int) -> RangeResult:
+        """Evaluate a range query that ends now, by the Prometheus server if there is one, else over the history."""
+        chosen, server = resolution(seconds), self.settings.prometheus
+        if not server:
+            return await self.reconciler.history.query(promql, seconds, chosen)
+        step, end = step_of(seconds, chosen), int(time.time())
+        text = with_intervals(promql, seconds, chosen)
+        times = tuple(range(end - end % step - seconds, end + 1, step))
+        found = await asyncio.to_thread(range_query, server, text, times[0], times[-1], step)
+        series = (RangeSeries(labels, tuple(map(values.get, times))) for labels, values in found)
+        return RangeResult("prometheus", step, times, tuple(series))
 
     def log_files(self, key: Key, previous: bool) -> Sequence[tuple[str, Path]]:
         """Return (replica id, file), newest replica last; `previous`: of replicas that have ended."""

@@ -68,6 +68,13 @@ class Store:
         services = self._services("WHERE s.namespace = ? AND s.name = ?", key)
         return services[0] if services else None
 
+    def created_at(self, key: Key) -> str:
+        """Return when the service was created. Raise NotFound if there is none."""
+        rows = self._database.rows(f"SELECT created_at FROM services {OF_SERVICE}", key)
+        if not rows:
+            raise _missing(key)
+        return str(rows[0][0])
+
     def services(self) -> list[StoredService]:
         """Return all services by namespace and name."""
         return self._services("ORDER BY s.namespace, s.name", ())
@@ -235,7 +242,11 @@ class Store:
 
 def _exists(connection: sqlite3.Connection, key: Key) -> None:
     if not connection.execute(f"SELECT 1 FROM services {OF_SERVICE}", key).fetchone():
-        raise NotFound(f"there is no service {'/'.join(key)}")
+        raise _missing(key)
+
+
+def _missing(key: Key) -> NotFound:
+    return NotFound(f"there is no service {'/'.join(key)}")
 
 
 def _nth(which: str, count: int) -> str:

@@ -1,6 +1,6 @@
 """`/console/api/feed`: server-sent events for one open console. Only changes are sent, and heartbeats.
 
-services  {"at", "changed": rows, "gone": ids, "past": points by id, in the first message}
+services  {"changed": rows, "gone": ids, "first": whether it is the first message}
 events    new events, oldest first
 canary    the canary history of the service that `?service=NAMESPACE/NAME` names
 """
@@ -8,7 +8,7 @@ canary    the canary history of the service that `?service=NAMESPACE/NAME` names
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from time import monotonic, time
+from time import monotonic
 from typing import Any, Final
 
 from aiohttp import web
@@ -65,15 +65,11 @@ async def _batches(request: web.Request) -> AsyncIterator[bytes]:
 async def _services(
     request: web.Request, sent: Mapping[str, ServiceRow], first: bool
 ) -> tuple[bytes, Mapping[str, ServiceRow]]:
-    cache, wall = request.app[STATUS_CACHE], time()
-    rows = dict(await cache.refresh(monotonic(), wall))
+    rows = dict(await request.app[STATUS_CACHE].refresh(monotonic()))
     changed, gone = changes(sent, rows)
     if not (first or changed or gone):
         return b"", sent
-    data: dict[str, Any] = {"at": round(wall, 2), "changed": changed, "gone": gone}
-    if first:
-        data["past"] = {name: list(points) for name, points in cache.history.items()}
-    return message("services", data), rows
+    return message("services", {"changed": changed, "gone": gone, "first": first}), rows
 
 
 def message(event: str, data: Any) -> bytes:

@@ -36,10 +36,16 @@ def test_axe_finds_nothing_on_any_page(console: Console, scheme: Literal["light"
     found += complaints(console, "services", rules)
     for tab in TABS:
         console.open(tab)
+        if tab == "overview":
+            page.locator("[data-chart=Replicas] canvas").wait_for()
+            page.locator("[data-chart=Replicas]").get_by_text("Values").click()
         if tab == "try":
             page.get_by_role("button", name="Send").click()
             page.get_by_text("Answered 200").wait_for()
         found += complaints(console, tab, rules)
+    page.goto(f"{console.url}#/dashboards/overview")
+    page.locator("[data-chart='Replicas ready'] canvas").wait_for()
+    found += complaints(console, "dashboards", rules)
     assert not found, "\n".join(found)
 
 
@@ -90,3 +96,6 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(console: Console, settings:
             console.open(tab)
         wide = console.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= settings["viewport"]["width"], f"{tab or 'services'} is {wide} px wide"
+    console.page.goto(f"{console.url}#/dashboards/overview")
+    console.page.locator("[data-chart='Replicas ready'] canvas").wait_for()
+    assert console.page.evaluate("document.documentElement.scrollWidth") <= settings["viewport"]["width"]

@@ -1,5 +1,6 @@
 """The console away from the control process: behind TLS, over a target that is asked in threads; and its verb."""
 
+import hashlib
 import json
 import ssl
 import subprocess
@@ -14,8 +15,15 @@ import pytest
 from tests.embedded import FLOWER, Platform
 from tests.platform.console.test_routes import Visitor
 
+import pilotlight.console
 from pilotlight.console.sessions import HEADER_PROOF
 
+STATIC = Path(pilotlight.console.__file__).parent / "static"
+# dist/uPlot.iife.min.js and dist/uPlot.min.css of the npm package uplot 1.6.32, by SHA-256
+VENDORED = {
+    "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
 ASK = "/console/api/v1/namespaces/default/services/iris/ask/v2/models/iris"
 
 
@@ -88,6 +96,14 @@ def test_the_verb_prints_a_link_that_logs_in_once(platform: Platform) -> None:
     assert [visitor.enter(ticket), visitor.enter(ticket)] == [200, 401]
 
 
+def test_dashboards_are_opened_by_a_link_that_logs_in(platform: Platform) -> None:
+    command = [sys.executable, "-m", "platformctl.main", "dashboard", "canary", "--serve", "--no-open", "-o", "json"]
+    told = json.loads(subprocess.run(command, env=platform.env, capture_output=True, check=True).stdout)
+    ticket, _, page = told["url"].partition("#token=")[2].partition("/")
+    assert page == "dashboards/canary"
+    assert Visitor(platform.address.port).enter(ticket) == 200
+
+
 def test_an_answer_is_never_served_as_what_it_claims_to_be(platform: Platform) -> None:
     visitor = Visitor(platform.address.port)
     visitor.enter(platform.address.token)
@@ -102,10 +118,14 @@ def test_an_answer_is_never_served_as_what_it_claims_to_be(platform: Platform) -
     assert visitor.ask("POST", ASK.replace("/v2/", "/metrics/"))[0] in (401, 404)  # models, not the replica's own pages
 
 
-def test_every_file_of_the_page_is_small_and_asks_nobody_else() -> None:
-    import pilotlight.console
+def test_files_of_others_are_what_their_packages_have() -> None:
+    found = {name: hashlib.sha256((STATIC / name).read_bytes()).hexdigest() for name in VENDORED}
+    assert found == VENDORED
+    assert "MIT License" in (STATIC / "uplot.LICENSE.txt").read_text()
 
-    files = sorted((Path(pilotlight.console.__file__).parent / "static").iterdir())
+
+def test_every_file_of_the_page_is_small_and_asks_nobody_else() -> None:
+    files = sorted(file for file in STATIC.iterdir() if not file.name.startswith("uplot."))
     assert len(files) > 20
     for file in files:
         text = file.read_text()

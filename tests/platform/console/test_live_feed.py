@@ -81,11 +81,11 @@ def test_it_tells_everything_first_and_then_only_what_changed(api: Served, visit
     with listening(visitor) as stream:
         first = heard(stream, "services")
         assert [row["id"] for row in first["changed"]] == ["default/one", "default/two"]
-        assert first["past"].keys() == {"default/one", "default/two"}
+        assert first["first"]
         deployed(api, "two")
         second = heard(stream, "services")
         assert [(row["id"], row["generation"]) for row in second["changed"]] == [("default/two", 2)]
-        assert "past" not in second
+        assert not second["first"]
         api.engine.delete(("default", "one"))
         assert heard(stream, "services")["gone"] == ["default/one"]
 

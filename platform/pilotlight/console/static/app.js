@@ -2,7 +2,9 @@
 //
 //   #/                                 all services
 //   #/services/NAMESPACE/NAME/TAB      one service
+//   #/dashboards/NAME                  panels of a dashboard
 
+import { dashboardsPage } from "./dashboards.js";
 import { button, el, fill, say } from "./dom.js";
 import * as feed from "./feed.js";
 import { login } from "./login.js";
@@ -34,7 +36,12 @@ function frame() {
         el("img", { src: "/console/static/flame.svg", alt: "", width: 20, height: 20 }),
         "Pilotlight",
     );
-    fill(app, el("header", { class: "top" }, brand, mark, button("Log out", logOut, { class: "quiet" })), main);
+    const dashboards = el("a", { href: "#/dashboards" }, "Dashboards");
+    fill(
+        app,
+        el("header", { class: "top" }, brand, dashboards, mark, button("Log out", logOut, { class: "quiet" })),
+        main,
+    );
 }
 
 function show() {
@@ -43,15 +50,17 @@ function show() {
     if (main === null) frame();
     const [, area, namespace, name, tab] = location.hash.split("/").map(decodeURIComponent);
     const id = area === "services" && namespace && name ? `${namespace}/${name}` : "";
-    if (view?.id === id && view.turn) {
-        view.turn(tab || "overview");
+    const panels = area === "dashboards";
+    if (view?.turn && view.id === id && view.panels === panels) {
+        view.turn(panels ? namespace || "" : tab || "overview");
         return;
     }
     const moved = view !== null;
     view?.leave();
     feed.start(id);
-    view = id ? servicePage(id, tab || "overview") : overview();
+    view = panels ? dashboardsPage(namespace || "") : id ? servicePage(id, tab || "overview") : overview();
     view.id = id;
+    view.panels = panels;
     fill(main, view.node);
     document.title = id ? `${id} · Pilotlight` : "Pilotlight";
     if (moved) main.focus({ preventScroll: true }); // what had the focus is gone with the view before
@@ -79,10 +88,11 @@ async function begin(token) {
     main.focus();
 }
 
-// A link of `platformctl console` carries a ticket behind the #, where no server sees it; it leaves the address.
+// A link of `platformctl console` carries a ticket behind the #, where no server sees it; it leaves the address. What
+// follows it is the page to open: #token=TICKET/dashboards.
 async function follow() {
-    const ticket = /^#token=(.+)$/.exec(location.hash)?.[1];
-    if (ticket) history.replaceState(null, "", `${location.pathname}#/`);
+    const [, ticket, page] = /^#token=([^/]+)(\/.*)?$/.exec(location.hash) ?? [];
+    if (ticket) history.replaceState(null, "", `${location.pathname}#${page ?? "/"}`);
     if (!ticket) return show();
     try {
         await begin(decodeURIComponent(ticket));

@@ -1,10 +1,11 @@
 // A service's canary: how far it is, what its checks say, and buttons to pause, promote and abort it.
 
-import { bar } from "./charts.js";
+import { bar } from "./bars.js";
 import { checksTable } from "./checks.js";
 import { confirmed } from "./dialogs.js";
 import { button, el, fill, put, row, say, table } from "./dom.js";
 import { dateAndClock, short } from "./format.js";
+import { revisionHistory } from "./history.js";
 import { doing } from "./notices.js";
 import { phase } from "./phases.js";
 import { ask, pathOf } from "./session.js";
@@ -21,6 +22,7 @@ export function canaryTab(id) {
     const split = el("div", { class: "split" });
     const checks = checksTable();
     const before = table("Earlier canaries", PAST);
+    const history = revisionHistory(id, () => sides(canaries.get(id)?.current));
     const buttons = actions(id);
     const shared = el("p", { class: "faint" });
     const empty = el(
@@ -43,6 +45,7 @@ export function canaryTab(id) {
             facts,
         ),
         el("section", { class: "card flush" }, el("h2", {}, "Checks"), checks.node),
+        history.node,
         el("section", { class: "card flush earlier" }, el("h2", {}, "Earlier canaries"), before.node),
     );
     const node = el("div", {}, el("p", { class: "faint" }, "Looking…"));
@@ -73,7 +76,23 @@ export function canaryTab(id) {
 
     const stopListening = listen(draw);
     draw();
-    return { node, update: draw, leave: stopListening };
+    return {
+        node,
+        update: draw,
+        leave() {
+            stopListening();
+            history.leave();
+        },
+    };
+}
+
+// The revisions whose history is compared, in the colours of the split.
+function sides(canary) {
+    if (!canary) return [];
+    return [
+        [canary.stable, "stable", "--part0"],
+        [canary.revision, "canary", "--part2"],
+    ];
 }
 
 function shares(canary, service) {

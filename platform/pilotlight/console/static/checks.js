@@ -1,6 +1,6 @@
 // The checks of a canary: each with its bound, its last value beside the baseline's, its verdict and its query.
 
-import { series } from "./charts.js";
+import { spark } from "./chart.js";
 import { el, keyed, put, row, say, table } from "./dom.js";
 import { NOTHING, clock, milliseconds, percent } from "./format.js";
 import { phase } from "./phases.js";
@@ -54,7 +54,7 @@ function checkRow(first) {
     const reason = el("span", { class: "reasontext" });
     const query = el("code", { class: "query" });
     const asked = el("details", {}, el("summary", {}, "query"), query);
-    const values = el("div", { class: "values" });
+    const values = spark(`values of ${first.name}`);
     const cells = [
         el("div", {}, el("code", {}, first.name), asked),
         bound,
@@ -63,7 +63,7 @@ function checkRow(first) {
         el("div", {}, verdict.node, reason),
         requests,
         when,
-        values,
+        values.node,
     ];
     const update = ({ name, check, ratio, measured, last }) => {
         say(bound, boundOf(name, check, ratio));
@@ -75,13 +75,8 @@ function checkRow(first) {
         say(when, last ? clock(last.at) : NOTHING);
         say(query, last?.query || check.query || "");
         put(asked, "hidden", !(last?.query || check.query));
-        values.replaceChildren(
-            series(
-                `values of ${name}`,
-                measured.map((each) => each.value),
-                check.maximum ?? null,
-            ),
-        );
+        const figures = measured.map((each) => each.value).filter((each) => each !== null && each !== undefined);
+        values.draw([...figures.keys()], figures, check.maximum ?? null);
     };
     return { node: row(HEADINGS, cells), update };
 }

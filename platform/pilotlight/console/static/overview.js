@@ -1,15 +1,20 @@
 // All services, a row each, with their traffic as it comes; below them what happened last.
 
-import { sparkline } from "./charts.js";
+import { spark } from "./chart.js";
 import { el, fill, keyed, row, say, table } from "./dom.js";
 import { eventRow, EVENT_HEADINGS } from "./events.js";
 import { milliseconds, percent, rate, replicas, total, worst } from "./format.js";
+import { repeated } from "./history.js";
 import { phase } from "./phases.js";
-import { events, link, listen, past, services } from "./state.js";
+import { ask } from "./session.js";
+import { events, link, listen, services } from "./state.js";
 
 const HEADINGS = ["Service", "State", "Replicas", "Requests/s", "p50", "p99", "Errors", "Cold starts"];
 const SHOWN_EVENTS = 8;
-const TICK_MS = 1000;
+const TRAFFIC_S = 900;
+const TRAFFIC_MS = 15000;
+const TRAFFIC =
+    "sum by (namespace, inference_service) (rate(pilotlight_request_duration_seconds_count[$__rate_interval]))";
 
 export function overview() {
     const tiles = ["Services", "Ready replicas", "Requests/s", "Cold starts"].map(tile);
@@ -20,7 +25,8 @@ export function overview() {
     });
     const listing = table("Services", HEADINGS);
     listing.body.closest("table").classList.add("services");
-    const update = keyed(listing.body, serviceRow);
+    const traffic = { at: [], series: new Map() };
+    const update = keyed(listing.body, (each) => serviceRow(each, traffic));
     const empty = el("p", { class: "empty" });
     const happened = table("What happened last", EVENT_HEADINGS);
     const updateEvents = keyed(happened.body, eventRow);
@@ -50,16 +56,24 @@ export function overview() {
     }
 
     const stopListening = listen(draw);
-    const timer = setInterval(draw, TICK_MS); // lines move on though nothing changes
+    const loop = repeated(async () => {
+        const told = await ask("POST", "/v1/query_range", { query: TRAFFIC, seconds: TRAFFIC_S });
+        traffic.at = told.at;
+        traffic.series = new Map(
+            told.series.map(({ labels, values }) => [`${labels.namespace}/${labels.inference_service}`, values]),
+        );
+        draw();
+    }, TRAFFIC_MS);
     const keys = (event) => shortcut(event, filter, draw);
     filter.addEventListener("input", draw);
     document.addEventListener("keydown", keys);
     draw();
+    loop.run();
     return {
         node,
         leave() {
             stopListening();
-            clearInterval(timer);
+            loop.leave();
             document.removeEventListener("keydown", keys);
         },
     };
@@ -92,11 +106,11 @@ function tellEmpty(node, all, shown) {
     node.hidden = shown > 0;
 }
 
-function serviceRow(service) {
+function serviceRow(service, traffic) {
     const state = phase();
     const texts = Array.from({ length: 6 }, () => el("span", { class: "figure" }));
     const [count, requests, p50, p99, errors, cold] = texts;
-    const line = sparkline("requests per second, of late");
+    const line = spark("requests per second, last 15 minutes");
     const split = el("span", { class: "chip ember", hidden: true });
     const href = `#/services/${service.id.split("/").map(encodeURIComponent).join("/")}`;
     const name = el(
@@ -125,7 +139,8 @@ function serviceRow(service) {
         why.title = now.message;
         say(count, replicas(total(now, "ready"), total(now, "desired"), total(now, "starting")));
         say(requests, rate(total(now, "per_second")));
-        line.draw(past.get(now.id) ?? [], 1, 1);
+        const values = traffic.series.get(now.id);
+        if (values) line.draw(traffic.at, values);
         say(p50, milliseconds(worst(now, "p50_ms")));
         say(p99, milliseconds(worst(now, "p99_ms")));
         say(errors, percent(worst(now, "error_percent")));

@@ -1,21 +1,16 @@
-// The first tab of a service: traffic, latency and replicas over the last minutes, revisions, scaling, cold starts.
+// The first tab of a service: its history as charts, revisions, scaling, cold starts.
 
-import { bar, sparkline } from "./charts.js";
+import { bar } from "./bars.js";
 import { el, fill, keyed, row, say, table } from "./dom.js";
-import { milliseconds, percent, rate, replicas, short, total, worst } from "./format.js";
+import { milliseconds, percent, replicas, short } from "./format.js";
+import { serviceHistory } from "./history.js";
 import { phase } from "./phases.js";
 import { scaling } from "./scaling.js";
-import { past } from "./state.js";
 
 const HEADINGS = ["Revision", "Share", "Replicas", "Model", "p50", "p99", "Errors", "Requests", "Cold starts"];
-const TICK_MS = 1000;
 
 export function revisionsTab(id) {
-    const figures = [
-        figure("Requests per second", 1, (service) => rate(total(service, "per_second"))),
-        figure("p99 latency", 2, (service) => milliseconds(worst(service, "p99_ms"))),
-        figure("Ready replicas", 3, (service) => String(total(service, "ready"))),
-    ];
+    const history = serviceHistory(id);
     const listing = table("Revisions", HEADINGS);
     listing.body.closest("table").classList.add("revisions");
     let latest = null;
@@ -25,48 +20,24 @@ export function revisionsTab(id) {
     const node = el(
         "div",
         { class: "stack" },
-        el(
-            "div",
-            { class: "figures" },
-            figures.map((each) => each.node),
-        ),
+        history.node,
         el("section", { class: "card flush" }, el("h2", {}, "Revisions"), listing.node),
         scale.node,
         el("section", { class: "card" }, el("h2", {}, "Latest cold start, by phase"), starts),
     );
-    const timer = setInterval(() => latest && figures.forEach((each) => each.update(latest)), TICK_MS);
     return {
         node,
         update(service) {
             latest = service;
-            figures.forEach((each) => each.update(service));
             update(service.revisions, (each) => each.name);
             scale.update(service);
             drawStarts(starts, service);
         },
         leave() {
-            clearInterval(timer);
+            history.leave();
             scale.leave();
         },
     };
-}
-
-function told(format, value) {
-    return format(Math.round(100 * value) / 100);
-}
-
-function figure(title, field, current) {
-    const value = el("dd", {});
-    const most = el("span", { class: "faint" });
-    const line = sparkline(`${title}, of late`, 48, 320);
-    const node = el("div", { class: "card figurecard" }, el("dl", {}, el("dt", {}, title), value), line.node, most);
-    const update = (service) => {
-        say(value, current(service));
-        const top = line.draw(past.get(service.id) ?? [], field, field === 3 ? 1 : 0);
-        const reached = past.get(service.id)?.some((point) => point[field]) ? top : 0;
-        say(most, `at most ${told({ 1: rate, 2: milliseconds, 3: String }[field], reached)} of late`);
-    };
-    return { node, update };
 }
 
 function revisionRow(service) {

@@ -20,6 +20,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 from tests.embedded import Platform
 from tests.platform.canaries.runner.conftest import ASK, CHECKS, better, current, iris, worse
+from tests.platform.console.test_routes import Visitor
 from tests.platform.observability.queries import PANELS, RULES, expressions, needs_gpu
 
 from pilotlight.api import metrics
@@ -131,6 +132,20 @@ def test_the_queries_of_gpus_are_understood(url: str) -> None:
     gpus = [expression for _, panel in PANELS if needs_gpu(panel) for expression in expressions(panel)]
     assert gpus
     assert all(asked(url, "query", query=each)["resultType"] == "vector" for each in gpus)
+
+
+def test_a_panel_of_the_console_is_answered_by_the_same_server(platform: Platform) -> None:
+    visitor = Visitor(platform.address.port)
+    assert visitor.enter(platform.address.token) == 200
+    query = "sum(rate(pilotlight_request_duration_seconds_count[$__rate_interval]))"
+
+    def values() -> list[float]:
+        status, told = visitor.ask("POST", "/console/api/v1/query_range", {"query": query, "seconds": 900})
+        assert (status, told["source"]) == (200, "prometheus")
+        return [value for each in told["series"] for value in each["values"] if value]
+
+    platform.wait(lambda: bool(values()), "requests in the range", PATIENCE_S)
+    assert visitor.ask("POST", "/console/api/v1/query_range", {"query": "sum("})[0] == 422
 
 
 def test_the_figures_of_a_cluster_come_from_one_query(platform: Platform, url: str) -> None:

@@ -42,6 +42,19 @@ def test_all_of_it_is_written_into_a_folder(tmp_path: Path, capsys: Capture) -> 
     assert {"record": BUDGET, "expr": "vector(0.005)"} in recorded
 
 
+def test_grafana_is_provisioned_by_one_command(tmp_path: Path, capsys: Capture) -> None:
+    """As https://grafana.com/docs/grafana/latest/administration/provisioning/ has it."""
+    assert main.run(["dashboard", "--grafana", str(tmp_path), "--prometheus", "http://prometheus:9090"]) == 0
+    assert f"GF_PATHS_PROVISIONING={tmp_path}/provisioning" in capsys.readouterr().err
+    (source,) = yaml.safe_load((tmp_path / "provisioning/datasources/pilotlight.yaml").read_text())["datasources"]
+    assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", "http://prometheus:9090", True)
+    (provider,) = yaml.safe_load((tmp_path / "provisioning/dashboards/pilotlight.yaml").read_text())["providers"]
+    folder = Path(provider["options"]["path"])
+    assert {path.name: json.loads(path.read_text()) for path in folder.iterdir()} == {
+        f"pilotlight-{name}.json": CONTENTS[name] for name in DASHBOARDS
+    }
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
@@ -49,6 +62,8 @@ def test_all_of_it_is_written_into_a_folder(tmp_path: Path, capsys: Capture) -> 
         (["overview", "--rules"], 2, "leave overview out"),
         (["--rules", "--objective", "100"], 2, "between 0 and 100"),
         (["--to", "-"], 2, "name one"),
+        (["--serve", "--to", "-"], 2, "use one of them"),
+        (["--serve", "nothing"], 3, "one of: overview"),
         (["--to", "/proc/nowhere"], 1, "cannot be written to"),
     ],
 )

@@ -17,12 +17,18 @@ def console(opened: bool | None) -> None:
 
     Example: platformctl console --no-open
     """
+    open_page(opened)
+
+
+def open_page(opened: bool | None, page: str = "") -> None:
+    """Print and open a link that logs in once and shows a page of the console, such as /dashboards."""
     target = targets.local(start=True)
     login = target.console()
     base = f"http://{target.address.host}:{target.address.port}{login.path}"
-    link = f"{base}#token={login.ticket}"
+    link = f"{base}#token={login.ticket}{page}"
     shown = opened is not False and _browse(link, requested=bool(opened))
-    output.note(f"{'opened' if shown else 'open it'} within {login.seconds} s; it logs in once. Later: {base}")
+    later = f"{base}#{page}" if page else base
+    output.note(f"{'opened' if shown else 'open it'} within {login.seconds} s; it logs in once. Later: {later}")
     output.data({"url": link, "console": base, "opened": shown, "seconds": login.seconds}, [link])
 
 

@@ -1,4 +1,4 @@
-"""`platformctl dashboard`: print or write Grafana dashboards and Prometheus rules. Needs neither of the two."""
+"""`platformctl dashboard`: show, print or write dashboards and rules. Needs neither Grafana nor Prometheus."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,19 @@ from pathlib import Path
 import click
 
 from pilotlight.errors import NotFound, PlatformError, UsageError
-from pilotlight.observability.files import DASHBOARDS, ERROR_BUDGET, RULES_FILE, dashboard_files, rules_text
+from pilotlight.observability.files import (
+    DASHBOARDS,
+    ERROR_BUDGET,
+    PROVISIONING,
+    RULES_FILE,
+    dashboard_files,
+    provisioning_files,
+    rules_text,
+)
 from platformctl import output
+from platformctl.commands.platform.console import open_page
+
+PROMETHEUS = "http://127.0.0.1:9090"
 
 
 @click.command()
@@ -16,13 +27,32 @@ from platformctl import output
 @click.option(
     "--to", "place", metavar="DIR|-", help="Write files there; - prints. One dashboard is printed by default."
 )
+@click.option("--serve", is_flag=True, help="Show the same panels in the web console, without Grafana.")
+@click.option("--open/--no-open", "opened", default=None, help="With --serve: in the browser of this desktop.")
+@click.option("--grafana", metavar="DIR", help="Write Grafana's provisioning files there: data source and dashboards.")
+@click.option("--prometheus", metavar="URL", help="With --grafana: the Prometheus to query.", default=PROMETHEUS)
 @click.option("--objective", type=float, metavar="PERCENT", help="Of requests that must not fail, for rules; 99.9.")
 @output.formats("table", "json")
-def dashboard(name: str | None, rules: bool, place: str | None, objective: float | None) -> None:
+def dashboard(
+    name: str | None, rules: bool, place: str | None, serve: bool, opened: bool | None, grafana: str | None,
+    prometheus: str, objective: float | None,
+) -> None:  # fmt: skip
     """List the dashboards, print one as JSON for Grafana, or write all of them with the rules.
 
-    Example: platformctl dashboard --to dashboards/
+    Example: platformctl dashboard --serve
     """
+    if sum((serve, bool(grafana), rules or place is not None)) > 1:
+        raise UsageError("--serve, --grafana and files (--rules, --to) exclude each other; use one of them")
+    if name and name not in DASHBOARDS:
+        raise NotFound(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
+    if serve:
+        open_page(opened, f"/dashboards/{name}" if name else "/dashboards")
+        return
+    if grafana:
+        folder = Path(grafana).absolute()
+        _write(folder, provisioning_files(folder, prometheus))
+        output.note(f"start Grafana with GF_PATHS_PROVISIONING={folder / PROVISIONING}")
+        return
     if rules and name:
         raise UsageError(f"--rules are of all services and go with no dashboard; leave {name} out")
     if objective is not None and not 0 < objective < 100:
@@ -46,8 +76,6 @@ def _list(place: str | None) -> None:
 
 def _files(name: str | None, rules: bool, objective: float | None) -> dict[str, str]:
     """Return one dashboard, the rules, or everything, by file name."""
-    if name and name not in DASHBOARDS:
-        raise NotFound(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
     if name:
         return dashboard_files((name,))
     budget = ERROR_BUDGET if objective is None else round(1 - objective / 100, 9)
@@ -58,6 +86,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
     except OSError as error:
         raise PlatformError(

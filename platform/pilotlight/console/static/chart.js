@@ -81,7 +81,7 @@ export function chart(title, { unit = "", whole = false, group = null, note = ""
     const format = UNITS[unit] ?? plain;
     const place = el("div", { class: "plot", role: "img", "aria-label": title });
     const summary = el("p", { class: "faint summary" });
-    const values = el("div", { class: "values" });
+    const values = el("div", { class: "values", role: "region", "aria-label": `Values of ${title}`, tabindex: "0" });
     const details = el("details", { ontoggle: () => fillTable() }, el("summary", {}, "Values"), values);
     const caption = el(
         "figcaption",

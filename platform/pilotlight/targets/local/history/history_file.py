@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from msgspec import msgpack
+from msgspec import Raw, msgpack
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.history.points import (
@@ -25,6 +25,7 @@ from pilotlight.targets.local.history.points import (
 )
 from pilotlight.targets.local.store import backup
 from pilotlight.targets.local.store.schema import Database
+from pilotlight.targets.target import Key
 
 MIGRATIONS: Final = (
     (
@@ -35,6 +36,7 @@ MIGRATIONS: Final = (
 # Of rows beyond their span: the coarser interval that is made of them must be complete.
 MARGIN_S: Final = RESOLUTIONS[-1].step
 MAX_RUNS: Final = 1000
+_SERVICES: Final = msgpack.Decoder(dict[str, Raw])  # by namespace/name, decoded where it is wanted
 _SAMPLES: Final = msgpack.Decoder(list[tuple[Series, Point]])
 _encode: Final = msgpack.Encoder().encode
 
@@ -77,18 +79,21 @@ class HistoryFile:
             _put(connection, coarse.step, downsample(self._rows(fine.step, start, end), coarse.step))
             self._downsampled[coarse.step] = end
 
-    def _rows(self, step: int, start: int, end: int) -> list[tuple[int, Samples]]:
+    def _rows(self, step: int, start: int, end: int, key: Key | None = None) -> list[tuple[int, Samples]]:
         rows = self._database.rows(
             "SELECT at, samples FROM points WHERE step = ? AND at >= ? AND at < ? ORDER BY at", (step, start, end)
         )
-        return [(at, dict(_SAMPLES.decode(samples))) for at, samples in rows]
+        return [(at, _decode(samples, key)) for at, samples in rows]
 
-    def read(self, step: int, start: int, end: int) -> dict[int, dict[Series, Point]]:
-        """Return the intervals of a range; those that have not ended, or not been written, are made of finer ones."""
+    def read(self, step: int, start: int, end: int, key: Key | None = None) -> dict[int, dict[Series, Point]]:
+        """Return the intervals of a range, of one service or of all.
+
+        Those that have not ended, or have not been written, are made of finer ones.
+        """
         rows: list[tuple[int, Samples]] = []
         for each in reversed([each for each in RESOLUTIONS if each.step <= step]):
             until = end if each == RESOLUTIONS[0] else min(end, self._downsampled.get(each.step, end - end % each.step))
-            rows += self._rows(each.step, start, until)
+            rows += self._rows(each.step, start, until, key)
             start = max(start, until)
         return downsample(rows, step)
 
@@ -98,5 +103,17 @@ class HistoryFile:
 
 
 def _put(connection: sqlite3.Connection, step: int, intervals: Mapping[int, Samples]) -> None:
-    rows = [(step, at, _encode(list(samples.items()))) for at, samples in intervals.items() if samples]
+    rows = []
+    for at, samples in intervals.items():
+        services: dict[str, list[tuple[Series, Point]]] = {}
+        for series, point in samples.items():
+            services.setdefault("/".join(series.key), []).append((series, point))
+        if services:
+            rows.append((step, at, _encode(services)))
     connection.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?)", rows)
+
+
+def _decode(encoded: bytes, key: Key | None) -> dict[Series, Point]:
+    services = _SERVICES.decode(encoded)
+    chosen = services.values() if key is None else filter(None, [services.get("/".join(key))])
+    return {series: point for service in chosen for series, point in _SAMPLES.decode(service)}

@@ -114,9 +114,8 @@ class Recorder:
         """Return the history of one service, which exists since that time and receives requests at these workloads."""
 
         def read() -> ServiceHistory:
-            intervals, runs = self._read(chosen, window)
-            own = {at: {series: each[series] for series in each if series.key == key} for at, each in intervals.items()}
-            return service_history(own, chosen, window, runs, int(since), entry)
+            intervals, runs = self._read(chosen, window, key)
+            return service_history(intervals, chosen, window, runs, int(since), entry)
 
         window = self._window(seconds)
         return await self._in_thread(read)
@@ -169,11 +168,11 @@ class Recorder:
                 log.warning("the history is not recorded: %s", error)
             self._failed = True
 
-    def _read(self, chosen: Resolution, window: Run) -> tuple[Mapping[int, Samples], list[Run]]:
+    def _read(self, chosen: Resolution, window: Run, key: Key | None = None) -> tuple[Mapping[int, Samples], list[Run]]:
         file = self._opened()
         runs = [run for run in file.runs(window.start) if self._run is None or run.start != self._run.start]
         start = window.start - window.start % chosen.step
-        return file.read(chosen.step, start, window.end), [*runs, *([self._run] if self._run else [])]
+        return file.read(chosen.step, start, window.end, key), [*runs, *([self._run] if self._run else [])]
 
     def _opened(self) -> HistoryFile:
         if self._file is None:

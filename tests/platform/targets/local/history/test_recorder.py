@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pilotlight.gateway.control_link import BackendReport
-from pilotlight.targets.local.history import recorder as recording
 from pilotlight.targets.local.history.history_file import HistoryFile
 from pilotlight.targets.local.history.points import ServiceHistory, resolution
 from pilotlight.targets.local.history.recorder import Recorder
 from pilotlight.targets.local.manifests.service_spec_types import Probe
+from pilotlight.targets.local.supervisor import gpus
 from pilotlight.targets.local.supervisor.gpus import Device
 from pilotlight.targets.local.supervisor.replica_record import Checks, Replica, State
 
@@ -22,13 +22,12 @@ KEY = ("default", "iris")
 WORKLOAD, REVISION = "iris-predictor", "iris-predictor-1"
 
 
-def replica(number: int = 1, state: State = "ready", gpus: tuple[int, ...] = ()) -> Replica:
-    return Replica(f"r{number}", *KEY, WORKLOAD, REVISION, Checks(Probe("/ready", 1)), state=state, gpus=gpus)
+def replica(number: int = 1, state: State = "ready", devices: tuple[int, ...] = ()) -> Replica:
+    return Replica(f"r{number}", *KEY, WORKLOAD, REVISION, Checks(Probe("/ready", 1)), state=state, gpus=devices)
 
 
-def report(requests: int = 10, **more: int) -> BackendReport:
-    return BackendReport(KEY[0], KEY[1], WORKLOAD, REVISION, 1.0, requests, more.pop("errors", 0), waiting=0,
-                         in_flight=0, **more)  # fmt: skip
+def report(requests: int = 10, errors: int = 0, cold_starts: int = 0) -> BackendReport:
+    return BackendReport(*KEY, WORKLOAD, REVISION, 1.0, requests, errors, 0, 0, cold_starts)
 
 
 class Bench:
@@ -153,10 +152,10 @@ def test_while_nothing_runs_the_file_is_written_once_a_minute_and_has_no_points(
 
 
 def test_memory_of_gpus_is_that_of_the_devices_a_service_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording.gpus, "find_devices", lambda: [Device(0, 100), Device(1, 7), Device(2, 30)])
+    monkeypatch.setattr(gpus, "find_devices", lambda: [Device(0, 100), Device(1, 7), Device(2, 30)])
 
     async def play(made: Bench) -> None:
-        made.replicas = [replica(1, gpus=(0,)), replica(2, gpus=(2,))]
+        made.replicas = [replica(1, devices=(0,)), replica(2, devices=(2,))]
         await made.sample()
         assert (await made.read(5)).service.gpu_bytes == (130,)
 

@@ -101,6 +101,9 @@ def views(browser: Browser, platform: Platform) -> None:
     for suffix, size, scheme in (("", WIDE, "light"), ("-dark", WIDE, "dark"), ("-narrow", NARROW, "light")):
         page = opened(browser, platform, size, "dark" if scheme == "dark" else "light")
         shoot(page, f"services{suffix}")
+        page.goto(f"{address(platform)}#/dashboards/overview")
+        page.locator("[data-chart='Replicas ready'] canvas").wait_for()
+        shoot(page, f"dashboards{suffix}")
         for tab in TABS if not suffix else ("overview", "canary"):
             service(page, address(platform), tab)
             shoot(page, f"{tab}{suffix}")
@@ -109,7 +112,7 @@ def views(browser: Browser, platform: Platform) -> None:
 
 def story(browser: Browser, platform: Platform, folder: Path) -> None:
     started(platform)
-    page = opened(browser, platform, WIDE, "light")  # the past that lines show is kept while somebody looks
+    page = opened(browser, platform, WIDE, "light")
     canary(platform, worse(folder, "time.sleep(1.5)"), *BAD)
     ended(platform, "RolledBack")
     service(page, address(platform), "canary")

@@ -142,18 +142,16 @@ def share(found: list[Outcome], phase: str, within: float = math.inf) -> float:
 SCENARIOS = {
     "equal": GOOD,
     "10 % slower": Model(GOOD.median_s * 1.1, GOOD.spread, GOOD.errors),
-    "p99 +50 %, errors +2 points": BAD,
-    "p99 +50 %, the median with it": SLOWER,
-    "p99 +50 %, the median as before": GOOD.with_p99(1.5),
-    "errors +2 points": FAILING,
-    "nothing but errors": BROKEN,
+    "p99 +50 %, errors +2 pp": BAD,
+    "p99 +50 %, median too": SLOWER,
+    "p99 +50 %, median unchanged": GOOD.with_p99(1.5),
+    "errors +2 pp": FAILING,
+    "errors only": BROKEN,
 }
 
 
 def table(runs: int) -> None:
-    print(
-        "| requests per check at 5 / 25 / 50 % | canary | rolled back | promoted | paused | checks: half | 99 of 100 |"
-    )
+    print("| requests per check at 5 / 25 / 50 % | canary | rolled back | promoted | paused | checks: median | p99 |")
     print("|---|---|---|---|---|---|---|")
     for per_interval in (200.0, 400.0, 100.0):
         rates = " / ".join(f"{per_interval * weight / 100:g}" for weight in (5, 25, 50))

@@ -15,7 +15,7 @@ from tests.serving import ROOT, RunningServer
 
 from pilotlight.client import clients
 
-SECTION = page_section("docs/how-to/python.md", "Python").partition("\n## Client\n")[2].partition("\n## ")[0]
+SECTION = page_section("docs/how-to/python.md", "Client")
 EXAMPLES = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 WRITTEN_FOR = "http://127.0.0.1:8080"
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 from tests.cli.conftest import ROOT
 from tests.embedded import processes_of
+from tests.eventually import eventually
 from tests.ports import free_port, free_range
 
 from pilotlight.targets.local.home_directory import Home
@@ -32,7 +33,11 @@ COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?", re.MULTILINE)
 LONG = "<!-- test: long -->"
 STEPS_S = 300.0
 # What differs from run to run: hashes and numbers, then their units, then the widths of columns.
-VARYING = ((r"\b(?=\w*\d)[0-9a-f]{8,64}\b|\d+(?:[.,]\d+)*", "N"), (r"N (?:ms|s|MB|GB|KiB|MiB)\b", "N U"), (r"\s+", " "))
+VARYING = (
+    (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=\w*\d)[0-9a-f]{8,64}\b|\d+(?:[.,]\d+)*", "N"),
+    (r"N (?:ms|s|MB|GB|KiB|MiB)\b", "N U"),
+    (r"\s+", " "),
+)
 
 
 class Step(NamedTuple):
@@ -158,7 +163,7 @@ class Run:
 def test_the_steps_of_a_page_work_and_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     run = Run(list(steps(page)), tmp_path)
     run.all_steps()
-    assert processes_of(run.home) == []
+    eventually(lambda: processes_of(run.home) == [], "the platform and the servers of the page to end")
     for i, step in enumerate(run.todo):
         if not step.command:
             continue

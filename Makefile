@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts lock docs screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
+.PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts lock docs docs-site screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -109,6 +109,15 @@ charts: $(VENV)/.test ## write what follows from the charts' values, lint them, 
 
 docs: $(VENV)/.test ## write the pages that are made from code
 	$(BIN)/python -m tests.generated_pages
+
+# Apart from .test, so that neither brings the other's packages; the lock agrees with that of the tests.
+$(VENV)/.docs: requirements/docs.txt | $(UV)
+	$(INSTALL) --require-hashes -r requirements/docs.txt
+	@touch $@
+
+docs-site: $(VENV)/.docs ## build the documentation site; a link or anchor that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html, or run: $(BIN)/python -m http.server --directory build/site 8000"
 
 screenshots: $(VENV)/.test ## take the pictures of docs/reference/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots

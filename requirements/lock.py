@@ -1,8 +1,8 @@
 """Writes the lock files beside it: `make lock` keeps the pins that still hold, `make lock UPGRADE=1` renews them all.
 
 A lock names versions and hashes but no index, so that it installs from any mirror. Each holds for every platform and
-for every Python that the project supports. `test` comes first and binds `build` and
-`run`: one environment may be filled from all of them, in any order, and stays as it is.
+for every Python that the project supports. `test` comes first and binds `build`,
+`run` and `docs`: one environment may be filled from all of them, in any order, and stays as it is.
 """
 
 import subprocess
@@ -50,6 +50,7 @@ LOCKS = (
     Lock("image-text", extras=("onnx", "torch", "text", "mlflow", *PREDICTOR), constraint="test"),
     Lock("image-sklearn", extras=("onnx", "sklearn", "xgboost", "lightgbm", "mlflow", *PREDICTOR), constraint="test"),
     Lock("image-platform", extras=("cloud", "auth", "controller", "media", "prometheus"), constraint="test"),
+    Lock("docs", constraint="test"),
     Lock("models", dependencies=False),
     Lock("checkov"),
     Lock("cluster"),

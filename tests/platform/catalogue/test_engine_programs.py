@@ -12,7 +12,7 @@ from pilotlight.catalogue.runtime_score import RuntimeHost
 from pilotlight.targets.local.installed_engines import Installed, installed_engines, installed_program, search_path
 
 VLLM, SGLANG, LLAMA_CPP = engines()
-PAGE = page_section("docs/concepts/platform.md", "The embedded platform")
+PAGE = page_section("docs/concepts/platform.md", "Services and revisions")
 
 
 @pytest.mark.parametrize(

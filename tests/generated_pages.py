@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tests.architecture import field_english
+from tests.cli import cli_page
 from tests.doc_pages import page_section, with_section
 from tests.platform.catalogue import formats_page
 from tests.platform.lint import lint_page
 from tests.platform.observability import control_metrics_page
-from tests.platform.spec import errors_page
+from tests.platform.spec import annotations_page, errors_page
 from tests.predictor.config import settings_page
 from tests.predictor.metrics import metrics_page
 from tests.serving import ROOT
@@ -31,6 +32,8 @@ class GeneratedPage(NamedTuple):
 
 GENERATED: Final = (
     GeneratedPage("docs/reference/settings.md", settings_page.page),
+    GeneratedPage("docs/reference/cli.md", cli_page.page),
+    GeneratedPage("docs/reference/manifests.md", annotations_page.page, "Annotations"),
     GeneratedPage("docs/reference/lint.md", lint_page.page),
     GeneratedPage("docs/reference/errors.md", errors_page.page),
     GeneratedPage("docs/reference/metrics.md", metrics_page.page, "Metrics of a predictor"),

@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts lock docs docs-site screenshots protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
+.PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts lock docs docs-site screenshots recording protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -92,7 +92,7 @@ cluster-ci: $(VENV)/.test ## where the test bed has been built: up, test, and do
 cluster-down: $(VENV)/.test ## end the test bed; PURGE=1 removes its state too
 	$(BIN)/python -m tests.cluster.bed down$(if $(PURGE), --purge)
 
-bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton, the embedded platform, text, how cost grows; writes bench/results and README
+bench: $(VENV)/.test ## side by side with KServe, MLServer and Triton, the embedded platform, text, how cost grows; writes bench/results, README and docs/benchmarks.md
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.embedded
 	$(BIN)/python -m bench.text
@@ -121,6 +121,9 @@ docs-site: $(VENV)/.docs ## build the documentation site; a link or anchor that 
 
 screenshots: $(VENV)/.test ## take the pictures of docs/reference/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots
+
+recording: $(VENV)/.test ## record the terminal session of the README from a running platform, in half a minute
+	$(BIN)/python -m tests.cli.recording
 
 protos: $(VENV)/.test ## compile protos/ for the predictor
 	$(BIN)/python -m protos.descriptors

@@ -122,7 +122,7 @@ docs-site: $(VENV)/.docs ## build the documentation site; a link or anchor that 
 screenshots: $(VENV)/.test ## take the pictures of docs/reference/console.md from a running platform, in three minutes
 	$(BIN)/python -m tests.platform.console.screenshots
 
-recording: $(VENV)/.test ## record the terminal session of the README from a running platform, in half a minute
+recording: $(VENV)/.test ## record the terminal session of the README from a running platform, in two minutes
 	$(BIN)/python -m tests.cli.recording
 
 protos: $(VENV)/.test ## compile protos/ for the predictor

@@ -13,7 +13,7 @@ from bench.environments import ROOT, WORK
 from bench.load import BenchError, require_wrk
 from bench.machine import cores_here, slug
 from bench.plot import draw
-from bench.readme import BENCHMARKS_PAGE, write_readme
+from bench.readme import BENCHMARKS_PAGE, README, write_page
 from bench.report import markdown, table
 from bench.rounds import Result, Settings, run
 from bench.servers import SERVERS
@@ -27,8 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         if options.action == "readme":
-            write_readme(ROOT / "README.md", RESULTS)
-            write_readme(ROOT / "docs" / "benchmarks.md", RESULTS, BENCHMARKS_PAGE)
+            write_page(ROOT / "README.md", RESULTS, README)
+            write_page(ROOT / "docs" / "benchmarks.md", RESULTS, BENCHMARKS_PAGE)
             return 0
         return bench(options)
     except BenchError as error:

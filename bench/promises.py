@@ -1,6 +1,6 @@
-"""What we promise beside the peers, held against a result: reached, or missed with the measured reason.
+"""Our targets relative to the peers, checked against a result: met, or missed with the measured reason.
 
-Each promise is one row of PROMISES. A figure is a ratio within one run, so that a slower machine does not move it.
+Each target is one row of PROMISES. A figure is a ratio within one run, so that a slower machine does not move it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ NO_REASON = "no reason measured"
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`bound` is None where nothing but showing the figure was promised."""
+    """A target; `bound` is None for a figure that is only reported."""
 
     label: str
     bound: float | None
@@ -30,12 +30,12 @@ class Promise:
 
     @property
     def promised(self) -> str:
-        return "shown" if self.bound is None else f"{'≥' if self.more_is_better else '≤'} {self.bound:g}{self.unit}"
+        return "–" if self.bound is None else f"{'≥' if self.more_is_better else '≤'} {self.bound:g}{self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`word` is reached, missed, shown or not measured; only what is missed has a reason."""
+    """`word` is met, missed, reported or not measured; only a missed target has a reason."""
 
     promise: Promise
     value: float | None
@@ -48,15 +48,15 @@ def verdict(promise: Promise, result: Result) -> Verdict:
     if value is None:
         return Verdict(promise, None, "not measured")
     if promise.bound is None:
-        return Verdict(promise, value, "shown")
+        return Verdict(promise, value, "reported")
     if promise.reached(value):
-        return Verdict(promise, value, "reached")
+        return Verdict(promise, value, "met")
     return Verdict(promise, value, "missed", promise.reason(result) or NO_REASON)
 
 
 def promises(result: Result, which: Sequence[Promise] | None = None) -> str:
-    """The table of all promises, of those beside the peers by default; reasons are part of their rows."""
-    lines = ["| promised | | measured | |", "|---|---:|---:|---|"]
+    """The table of all targets, by default those relative to the peers; reasons are part of their rows."""
+    lines = ["| figure | target | measured | |", "|---|---:|---:|---|"]
     for promise in PROMISES if which is None else which:
         found = verdict(promise, result)
         measured = "–" if found.value is None else f"{found.value:,.3g}{promise.unit}"
@@ -90,8 +90,8 @@ def cost(prefix: str, peer: str) -> Callable[[Result], str | None]:
         if spent[0] is None or spent[1] is None or used is None or load is None:
             return None
         return (
-            f"a request takes {spent[0]:,.0f} µs of the server's CPU, of {TITLES[peer]}'s {spent[1]:,.0f} µs; "
-            f"ours used {used:.0%} of its core, the load {load:.0%} of another"
+            f"a request costs {spent[0]:,.0f} µs of server CPU, with {TITLES[peer]} {spent[1]:,.0f} µs; "
+            f"the server used {used:.0%} of its core, the load {load:.0%} of another"
         )
 
     return reason
@@ -120,16 +120,16 @@ def waiting(result: Result) -> str | None:
     rate, alone = (result.median(OURS, f"crowd.{name}") for name in ("flood_rps", "alone_p99_ms"))
     if not rate or not alone:
         return None
-    return f"one request of each of 256 others takes {256e3 / rate:,.1f} ms; alone its p99 is {alone:,.2f} ms"
+    return f"one request from each of the 256 others takes {256e3 / rate:,.1f} ms; alone, its p99 is {alone:,.2f} ms"
 
 
 def beside(label: str, bound: float | None, name: str, peer: str, more_is_better: bool = True) -> Promise:
     """A figure of Pilotlight as a multiple of a peer's."""
     reason = cost(name.rpartition(".")[0], peer)
-    return Promise(f"{label}, of {TITLES[peer]}'s", bound, times(name, peer), reason, more_is_better=more_is_better)
+    return Promise(f"{label}, vs {TITLES[peer]}", bound, times(name, peer), reason, more_is_better=more_is_better)
 
 
-IMPORTS = said("importing numpy and onnxruntime alone takes a bare interpreter {0[start.imports_s]:.2f} s")
+IMPORTS = said("importing numpy and onnxruntime takes {0[start.imports_s]:.2f} s in a bare interpreter")
 PROMISES: tuple[Promise, ...] = (
     beside("JSON, 32 connections: requests/s", 45, "json.c32.rps", "kserve"),
     beside("JSON, 32 connections: requests/s", 5, "json.c32.rps", "triton"),
@@ -137,7 +137,7 @@ PROMISES: tuple[Promise, ...] = (
     beside("JSON, 1 connection: p99", 0.5, "json.c1.p99_ms", "triton", more_is_better=False),
     beside("JSON, 32 connections: p99", 0.5, "json.c32.p99_ms", "triton", more_is_better=False),
     Promise(
-        "10 MB tensor: MB/s, of those of a program that only reads",
+        "10 MB tensor: MB/s, vs a program that only reads",
         60,
         figure("big.sink_percent"),
         said(
@@ -146,22 +146,22 @@ PROMISES: tuple[Promise, ...] = (
         ),
         " %",
     ),
-    Promise("1 connection beside 256: p99, of its own alone", 3, figure("crowd.factor"), waiting, more_is_better=False),
+    Promise("1 connection, 256 others: p99, vs alone", 3, figure("crowd.factor"), waiting, more_is_better=False),
     *(
         Promise(
-            f"`--workers 2` on two cores, {what}: requests/s, of one worker's",
+            f"`--workers 2` on two cores, {what}: requests/s, vs one worker",
             1.8,
             figure(f"workers.r{rows}.factor"),
             said(
                 f"the load took {{0[workers.r{rows}.n2.load_cpu]:.2f}} of the two cores, "
-                f"which leaves {{0[workers.r{rows}.bound]:.2f}}× at most"
+                f"which leaves at most {{0[workers.r{rows}.bound]:.2f}}×"
             ),
         )
         for rows, what in ((1, "1 row"), (64, "64 rows"))
     ),
     *(
         Promise(
-            f"Python client, {what}: AsyncClient's requests/s, of tritonclient.http's",
+            f"Python client, {what}: requests/s of AsyncClient, vs tritonclient.http",
             0.9,
             figure(f"python_client.{load}.factor"),
             said(
@@ -177,11 +177,11 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise("exec → model ready", 0.25, figure("start.ready_s"), IMPORTS, " s", more_is_better=False),
     Promise(
-        "exec → model ready: time, of KServe's", 0.25, times("start.ready_s", "kserve"), IMPORTS, more_is_better=False
+        "exec → model ready: time, vs KServe", 0.25, times("start.ready_s", "kserve"), IMPORTS, more_is_better=False
     ),
     beside("gRPC, 1 row, 1 connection: calls/s", None, "grpc.r1c1.rps", "triton"),
     beside("gRPC, 1 row, 8 connections: calls/s", None, "grpc.r1c8.rps", "triton"),
     beside("gRPC, 8 rows, 8 connections: calls/s", None, "grpc.r8c8.rps", "triton"),
-    beside("Hugging Face, BERT of 4 M weights: requests/s", None, "huggingface.bert-tiny.best_rps", "mlserver"),
-    beside("Hugging Face, MiniLM of 22 M weights: requests/s", None, "huggingface.minilm.best_rps", "mlserver"),
+    beside("Hugging Face, BERT, 4 M weights: requests/s", None, "huggingface.bert-tiny.best_rps", "mlserver"),
+    beside("Hugging Face, MiniLM, 22 M weights: requests/s", None, "huggingface.minilm.best_rps", "mlserver"),
 )

@@ -1,5 +1,6 @@
-"""A result as people read it: the markdown table with ratios, what was promised, and under which conditions."""
+"""A result as a page: the markdown table with ratios, targets, and the conditions of the run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.promises import promises
@@ -18,7 +19,7 @@ class Row:
     label: str
     more_is_better: bool = False
     digits: int = 2
-    headline: bool = True  # also in the short table of the README
+    headline: bool = True  # also in the short table of docs/benchmarks.md
 
 
 ROWS: tuple[Row, ...] = (
@@ -27,7 +28,7 @@ ROWS: tuple[Row, ...] = (
         for figure, what in (
             ("c1", "1 connection"),
             ("c32", "32 connections"),
-            ("id", "32 connections, an id of its own in each"),
+            ("id", "32 connections, unique request ids"),
             ("c256", "256 connections"),
         )
         for row in (
@@ -55,22 +56,22 @@ ROWS: tuple[Row, ...] = (
         for row in (
             Row(f"grpc.{figure}.rps", f"gRPC, {what}: calls/s", True, 0),
             Row(f"grpc.{figure}.p99_ms", f"gRPC, {what}: p99 ms", headline=False),
-            Row(f"grpc.{figure}.cpu_us", f"gRPC, {what}: server CPU µs a call", digits=0, headline=False),
+            Row(f"grpc.{figure}.cpu_us", f"gRPC, {what}: server CPU, µs per call", digits=0, headline=False),
         )
     ),
     Row("big.c1.mb_s", "10 MB tensor, 1 connection: MB/s", True, 0),
-    Row("big.sink_mb_s", "the same into a program that only reads: MB/s", True, 0, headline=False),
+    Row("big.sink_mb_s", "the same into a program that only reads its socket: MB/s", True, 0, headline=False),
     Row("big.copy_mb_s", "one copy of 10 MB in memory: MB/s", True, 0, headline=False),
-    Row("copies.messages", "19 MB by gRPC: peak memory, in sizes of the message", headline=False),
+    Row("copies.messages", "19 MB by gRPC: peak memory as a multiple of the message", headline=False),
     Row("start.ready_s", "exec → model ready: s"),
     Row("memory.idle_mb", "idle memory: MB", digits=0),
-    Row("fairness.beside_p50_ms", "second model beside a flood: p50 ms", headline=False),
+    Row("fairness.beside_p50_ms", "second model during a flood on the first: p50 ms", headline=False),
     Row("fairness.alone_p99_ms", "second model alone: p99 ms", headline=False),
-    Row("fairness.beside_p99_ms", "second model beside a flood: p99 ms"),
-    Row("fairness.factor", "what the flood does to that p99: ×", digits=1, headline=False),
+    Row("fairness.beside_p99_ms", "second model during a flood on the first: p99 ms"),
+    Row("fairness.factor", "increase of that p99 by the flood: ×", digits=1, headline=False),
     Row("crowd.alone_p99_ms", "one connection alone: p99 ms", headline=False),
-    Row("crowd.beside_p99_ms", "one connection beside 256 on its model: p99 ms"),
-    Row("crowd.factor", "what they do to that p99: ×", digits=1, headline=False),
+    Row("crowd.beside_p99_ms", "one connection, 256 others on its model: p99 ms"),
+    Row("crowd.factor", "increase of that p99: ×", digits=1, headline=False),
     *(
         Row(f"workers.r{rows}.n{count}.rps", f"`--workers {count}`, all cores, {what}: requests/s", True, 0, False)
         for rows, what in ((1, "1 row"), (64, "64 rows"))
@@ -96,10 +97,16 @@ ROWS: tuple[Row, ...] = (
     ),
     *(
         row
-        for name, title in (("bert-tiny", "BERT of 4 M weights"), ("minilm", "MiniLM of 22 M weights"))
+        for name, title in (("bert-tiny", "BERT, 4 M weights"), ("minilm", "MiniLM, 22 M weights"))
         for row in (
             Row(f"huggingface.{name}.best_rps", f"{title}, text-classification, 32 connections: requests/s", True, 0),
-            Row(f"huggingface.{name}.loop_rps", f"{title}, a loop by 32 without a server: texts/s", True, 0, False),
+            Row(
+                f"huggingface.{name}.loop_rps",
+                f"{title}, loop over batches, no server: texts/s",
+                True,
+                0,
+                False,
+            ),
             Row(f"huggingface.{name}.p99_ms", f"{title}, 32 connections: p99 ms", headline=False),
             Row(f"huggingface.{name}.ready_s", f"{title}, exec → model ready: s", headline=False),
         )
@@ -107,15 +114,22 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def table(result: Result, headline: bool = False) -> str:
+HEADLINES = tuple(row for row in ROWS if row.headline)
+
+
+def table(result: Result, rows: Sequence[Row] = ROWS) -> str:
+    counts = [f"{result.errors(server.name):,}" for server in SERVERS if server.name in result.samples]
+    return "\n".join([side_by_side(result, rows), f"| failed requests | {' | '.join(counts)} |"])
+
+
+def side_by_side(result: Result, rows: Sequence[Row]) -> str:
     """One column per server; a peer's cell ends with how many times better ours is (below 1: theirs is better)."""
     servers = [server for server in SERVERS if server.name in result.samples]
     lines = ["| | " + " | ".join(f"**{server.title}**" for server in servers) + " |", "|---|" + "---:|" * len(servers)]
-    for row in ROWS:
-        if not (headline and not row.headline) and any(result.median(s.name, row.figure) for s in servers):
+    for row in rows:
+        if any(result.median(s.name, row.figure) for s in servers):
             cells = [cell(result, row, server.name) for server in servers]
             lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
-    lines.append("| failed requests | " + " | ".join(f"{result.errors(server.name):,}" for server in servers) + " |")
     return "\n".join(lines)
 
 
@@ -140,9 +154,9 @@ def lower_bound(result: Result, row: Row, server: str) -> str:
 
 
 def markdown(result: Result) -> str:
-    """The whole report: table, promises, machine, versions, what went wrong."""
-    parts = ["# Pilotlight beside its peers", table(result), conditions(result), *notes(result)]
-    return "\n\n".join([*parts, "## What was promised", promises(result)]) + "\n"
+    """The whole report: table, targets, machine, versions, failures."""
+    parts = ["# Pilotlight and its peers", table(result), conditions(result), *notes(result)]
+    return "\n\n".join([*parts, "## Targets", promises(result)]) + "\n"
 
 
 def conditions(result: Result) -> str:
@@ -151,8 +165,8 @@ def conditions(result: Result) -> str:
     pinning = "each server alone on one core, the load on another" if result.pinned else "servers and load unpinned"
     how = f"{pinning}; medians of {result.rounds} rounds of {result.seconds:g} s each"
     versions = ", ".join([*result.versions.values(), f"Python {machine['python']}"])
-    ratio = "In brackets: how many times better Pilotlight is (below 1: the peer is better)"
-    limit = "≥: the load generator was the limit"
+    ratio = "In parentheses: Pilotlight's advantage as a factor (below 1: the peer is better)"
+    limit = "≥: limited by the load generator"
     return f"{result.date[:10]}, {where}{loads(machine)}; {how}. {versions}. {ratio}; {limit}."
 
 

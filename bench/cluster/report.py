@@ -17,7 +17,7 @@ PHASES: Final = (
     ("asking", "request → pod created"),
     ("scheduling", "→ scheduled"),
     ("container", "→ container started"),
-    ("server", "→ server says it is ready"),
+    ("server", "→ server reports ready"),
     ("own.boot", "of it: interpreter"),
     ("own.listen", "of it: settings, port open"),
     ("own.import", "of it: imports"),
@@ -35,7 +35,7 @@ TITLES: Final = {
 LOAD: Final = "load average of the machine"
 DRAIN_TITLES: Final = {"knative": "Knative", "keda": "raw, our gateway and KEDA"}
 DRAIN_COLUMNS: Final = {
-    "draining": "request 2 s after its last replica began to terminate", "holding": "which holds its device for",
+    "draining": "request 2 s after the last replica began to terminate", "holding": "that replica holds the device for",
     "zero": "request at true zero", "load": LOAD,
 }  # fmt: skip
 CACHE_TITLES: Final = {
@@ -49,14 +49,14 @@ CACHE_COLUMNS: Final = {
 }
 CONTROLLER: Final = {
     "services": "InferenceServices", "apply_s": "applied: seconds until all are ready",
-    "apply_requests": "requests to the API server for that", "apply_load": f"{LOAD} then",
+    "apply_requests": "API server requests for that", "apply_load": f"{LOAD} then",
     "edit_s": "all edited: seconds until ready", "edit_requests": "requests for that",
-    "edit_load": f"{LOAD} then", "idle_requests_per_minute": "at rest: requests a minute",
-    "idle_cpu_percent": "at rest: CPU, %", "memory_mb": "memory, MB", "cpu_s": "CPU of all that, s",
+    "edit_load": f"{LOAD} then", "idle_requests_per_minute": "idle: requests per minute",
+    "idle_cpu_percent": "idle: CPU, %", "memory_mb": "memory, MB", "cpu_s": "CPU in total, s",
 }  # fmt: skip
 HEADINGS: Final = {
-    "drain": "Scale to zero with a device that one replica holds: seconds, median of 3 (least–most)",
-    "model_cache": "0 → ready with a model of 1.5 GB: seconds, median of 3 (least–most)",
+    "drain": "Scale to zero with a device that one replica holds: seconds, median of 3 (min–max)",
+    "model_cache": "0 → ready with a model of 1.5 GB: seconds, median of 3 (min–max)",
     "controller": "The controller",
 }  # fmt: skip
 Samples = dict[str, dict[str, list[float]]]
@@ -203,4 +203,4 @@ def _range(values: Sequence[float] | None) -> str:
 
 
 def _kept(value: float, promise: float) -> str:
-    return f"promised: at most {promise:.2f}" + ("" if value <= promise else " (missed)")
+    return f"target: at most {promise:.2f}" + ("" if value <= promise else " (missed)")

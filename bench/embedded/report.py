@@ -22,25 +22,25 @@ class Row:
 
 
 ROWS: tuple[Row, ...] = (
-    Row("direct.c1.p50_ms", "replica asked directly, 1 connection: p50 ms", 3),
+    Row("direct.c1.p50_ms", "direct to the replica, 1 connection: p50 ms", 3),
     Row("gateway.c1.p50_ms", "through the gateway, 1 connection: p50 ms", 3),
-    Row("gateway.added_p50_ms", "what the gateway adds: p50 ms", 3, 0.3),
-    Row("direct.c32.rps", "replica asked directly, 32 connections: requests/s", 0),
+    Row("gateway.added_p50_ms", "added by the gateway: p50 ms", 3, 0.3),
+    Row("direct.c32.rps", "direct to the replica, 32 connections: requests/s", 0),
     Row("gateway.c32.rps", "through the gateway, 32 connections: requests/s", 0),
-    Row("gateway.kept_percent", "what the gateway keeps of them: %", 0, 60, True),
+    Row("gateway.kept_percent", "throughput kept by the gateway: %", 0, 60, True),
     Row("cold.plain_s", "cold start, 0 → first byte: s", 3, 0.5),
     Row("cold.pilot_s", "the same with the pilot light: s", 3, 0.25),
     Row("cold.pilot_light_mb", "memory of the pilot light: MB", 0),
-    Row("cold.plain_replica_mb", "memory of its own that a replica has: MB", 0),
+    Row("cold.plain_replica_mb", "private memory of a replica: MB", 0),
     Row("cold.pilot_replica_mb", "the same, forked by the pilot light: MB", 0),
     Row("deploy.ready_s", "`platformctl deploy` → Ready: s", 2, 1.5),
     Row("zero.none_mb", "memory of control process and gateway, no service: MB", 0),
     Row("zero.services", "services at zero", 0),
-    Row("zero.memory_mb", "memory of both with those: MB", 0, 150),
+    Row("zero.memory_mb", "memory of both with them: MB", 0, 150),
     Row("zero.cpu_percent", "CPU of both meanwhile: % of a core", 2, 1),
     Row("crowd.services", "services under load at once", 0),
-    Row("crowd.fairness", "how fairly they share the machine: Jain's index", 3, 0.95, True),
-    Row("crowd.least_percent", "what the worst-off of them got of an equal share: %", 0, 80, True),
+    Row("crowd.fairness", "fairness between them: Jain's index", 3, 0.95, True),
+    Row("crowd.least_percent", "lowest throughput of one, of an equal share: %", 0, 80, True),
     Row("crowd.rps", "all of them: requests/s", 0),
     Row("cli.help_s", "`platformctl --help`: s", 2),
     Row("cli.render_s", "`platformctl render` of one service: s", 2),
@@ -48,33 +48,33 @@ ROWS: tuple[Row, ...] = (
 )
 
 HEADLINES: tuple[tuple[str, str], ...] = (
-    ("0 → first byte of an ONNX service, forked by a pilot light", "**{0[cold.pilot_s]:.3f} s**"),
-    ("the same by a fresh process", "{0[cold.plain_s]:.3f} s"),
+    ("cold start of an ONNX service, request → first byte, with the pilot light", "**{0[cold.pilot_s]:.3f} s**"),
+    ("the same without the pilot light (a new process)", "{0[cold.plain_s]:.3f} s"),
     ("`platformctl deploy` → Ready", "{0[deploy.ready_s]:.2f} s"),
-    ("what the gateway adds at p50", "{0[gateway.added_p50_ms]:.2f} ms"),
+    ("latency added by the gateway, p50", "{0[gateway.added_p50_ms]:.2f} ms"),
     (
-        "what it keeps of a one-core predictor's {0[direct.c32.rps]:,.0f} requests/s",
+        "throughput through the gateway, of the {0[direct.c32.rps]:,.0f} requests/s of a one-core predictor",
         "{0[gateway.kept_percent]:.0f} %",
     ),
     (
-        "{0[zero.services]:.0f} services at zero, in all (the pilot light apart)",
+        "{0[zero.services]:.0f} services at zero: platform without the pilot light",
         "{0[zero.memory_mb]:.0f} MB, {0[zero.cpu_percent]:.2f} % of a core",
     ),
 )
 
 
 def headlines(result: Result, link: str) -> str:
-    """What the README shows of it; `link` leads to the rest."""
+    """The short table of docs/benchmarks.md; `link` leads to the rest."""
     medians = {figure: result.median(SUBJECT, figure) for figure in result.samples[SUBJECT]}
     lines = ["| | measured |", "|---|---:|"]
     lines += [f"| {label.format(medians)} | {value.format(medians)} |" for label, value in HEADLINES]
-    told = f"{result.date[:10]}, the platform around it on {result.machine['cpu']}, {result.machine['cores']} cores"
-    return "\n\n".join([f"{told} ([all figures]({link}), `make bench`):", "\n".join(lines)])
+    where = f"{result.date[:10]}, {result.machine['cpu']}, {result.machine['cores']} cores"
+    return "\n\n".join(["\n".join(lines), f"{where}; [all figures]({link})."])
 
 
 def table(result: Result) -> str:
     """Medians; the last column says what they are held to."""
-    lines = ["| | **measured** | least … most | promised |", "|---|---:|---:|---:|"]
+    lines = ["| | **measured** | min … max | target |", "|---|---:|---:|---:|"]
     lines += [line(result, row, value) for row in ROWS if (value := result.median(SUBJECT, row.figure)) is not None]
     return "\n".join([*lines, f"| failed requests | {result.errors(SUBJECT):,} | | 0 |"])
 

@@ -26,8 +26,8 @@ def kept(what: str, digits: int = 0) -> Callable[[Points], str]:
 
     def told(points: Points) -> str:
         (first, start), (last, end) = points[0], points[-1]
-        percent = f", {100 * end / start:.0f} %" if start else ""
-        return f"{what}: {start:,.{digits}f} at {first:,.0f}, {end:,.{digits}f} at {last:,.0f}{percent}"
+        factor = f" ({end / start:.3g}×)" if start else ""
+        return f"{what}: {start:,.{digits}f} at {first:,.0f}, {end:,.{digits}f} at {last:,.0f}{factor}"
 
     return told
 
@@ -38,7 +38,8 @@ def most(what: str, digits: int = 0) -> Callable[[Points], str]:
     def told(points: Points) -> str:
         at, best = max(points, key=lambda point: point[1])
         last, end = points[-1]
-        return f"{what}: at most {best:,.{digits}f}, at {at:,.0f}; {end:,.{digits}f} at {last:,.0f}"
+        after = f", {end:,.{digits}f} at {last:,.0f}" if last != at else ""
+        return f"{what}: peak {best:,.{digits}f} at {at:,.0f}{after}"
 
     return told
 
@@ -48,7 +49,7 @@ def each(what: str, unit: str) -> Callable[[Points], str]:
 
     def told(points: Points) -> str:
         intercept, slope = line(points)
-        return f"{what}: {_number(slope)} {unit} for each further one, on top of {_number(intercept)}"
+        return f"{what}: {_number(intercept)} {unit} plus {_number(slope)} {unit} for each"
 
     return told
 

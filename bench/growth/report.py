@@ -64,13 +64,13 @@ def table(growth: Growth) -> str:
 
 
 def gallery(found: Sequence[tuple[str, Growth]]) -> str:
-    """All of them for the README, given by the stem of their files."""
-    lines = ["How cost grows, each picture with the command that makes it (`make bench` makes all):", ""]
+    """All of them for docs/benchmarks.md, given by the stem of their files."""
+    lines = ["Each chart names the command that measures it; `make bench` runs all of them.", ""]
     for stem, growth in found:
         axis = AXES[growth.axis]
         made = f"`{growth.command}`, {growth.date[:10]}"
-        lines.append(f"- [{axis.title}](bench/results/{stem}.md): {'; '.join(told(growth))}. {made}")
-    pictures = [f"![{AXES[growth.axis].title}](bench/results/{stem}.svg)" for stem, growth in found]
+        lines.append(f"- [{axis.title}](../bench/results/{stem}.md): {'; '.join(told(growth))}. {made}")
+    pictures = [f"![{AXES[growth.axis].title}](../bench/results/{stem}.svg)" for stem, growth in found]
     return "\n".join([*lines, "", *"\n\n".join(pictures).splitlines()])
 
 

@@ -29,7 +29,7 @@ def cost(count: int) -> Callable[[Result], str | None]:
         ours, theirs = (result.median(name, f"r{count}.cpu_ms") for name in (OURS, GENERATE))
         if ours is None or theirs is None:
             return None
-        return f"a token takes {ours:.1f} ms of CPU, of generate's {theirs:.1f} ms"
+        return f"a token costs {ours:.1f} ms of CPU, with generate {theirs:.1f} ms"
 
     return reason
 
@@ -37,14 +37,14 @@ def cost(count: int) -> Callable[[Result], str | None]:
 PROMISES: Final = (
     *(
         Promise(
-            f"text, {count} at once: tokens/s, of transformers.generate's with a batch of {count}",
+            f"{count} at once: tokens/s, vs transformers.generate with a batch of {count}",
             KEPT,
             times(f"r{count}.tokens_s", GENERATE),
             cost(count),
         )
         for count in REQUESTS
     ),
-    Promise("text, 8 at once: tokens/s, of llama.cpp's", None, times("r8.tokens_s", LLAMA_CPP), cost(8)),
+    Promise("8 at once: tokens/s, vs llama.cpp", None, times("r8.tokens_s", LLAMA_CPP), cost(8)),
 )
 
 
@@ -65,8 +65,8 @@ def conditions(result: Result) -> str:
         f"{result.date[:10]}, {where}{loads(machine)}. {TITLE} on a CPU, prompts of about 60 tokens, greedy, one "
         f"thread, {pinning}; medians of {result.rounds} rounds in turns. Pilotlight and generate have the weights in "
         "bfloat16; llama.cpp reads its own, of 4 bits each, and llama-cpp-python's server, built for AVX2, answers one "
-        "request after the other. The first token of generate is that of a call for one. In brackets: how many times "
-        f"better Pilotlight is. {', '.join(result.versions.values())}, Python {machine['python']}."
+        "request after the other. The first token of generate is that of a call for one. In parentheses: Pilotlight's "
+        f"advantage as a factor. {', '.join(result.versions.values())}, Python {machine['python']}."
     )
 
 

@@ -112,8 +112,8 @@ def test_cluster_and_machine_get_the_same_document_but_for_where_the_model_lies(
 def test_what_was_promised_is_said_with_what_came_of_it() -> None:
     kept = verdicts(result(pilotlight=[1.0, 1.1, 1.2], kserve=[2.4], static=[0.9]))
     assert kept == [
-        "Ours less the static server: +0.20 s, promised: at most 0.25",
-        "Ours as a share of KServe's: 0.46, promised: at most 0.50",
+        "Ours less the static server: +0.20 s, target: at most 0.25",
+        "Ours as a share of KServe's: 0.46, target: at most 0.50",
         "The static server as a share of KServe's: 0.38; nothing can start sooner here",
     ]
     *missed, _ = verdicts(result(pilotlight=[1.5], kserve=[2.4], static=[0.9]))

@@ -42,7 +42,7 @@ def test_medians_stand_beside_what_was_promised_and_what_is_missed_is_named() ->
     lines = table(made).splitlines()
     assert "| the same with the pilot light: s | **0.200** | 0.100 … 0.900 | ≤ 0.25 |" in lines
     assert "| cold start, 0 → first byte: s | **0.650** | 0.600 … 0.700 | ≤ 0.5 (missed) |" in lines
-    assert missed(made) == ["what the gateway keeps of them: %", "cold start, 0 → first byte: s"]
+    assert missed(made) == ["throughput kept by the gateway: %", "cold start, 0 → first byte: s"]
     assert "load average before: 0.10" in markdown(made)
 
 
@@ -75,9 +75,9 @@ def test_headlines_are_medians_of_the_result_and_link_to_the_rest() -> None:
     }
     text = headlines(result(**figures, zero__memory_mb=[60], zero__cpu_percent=[0]), "all.md")
     assert "[all figures](all.md)" in text
-    assert "| the same by a fresh process | 0.400 s |" in text
-    assert "| what it keeps of a one-core predictor's 20,302 requests/s | 71 % |" in text
-    assert "| 200 services at zero, in all (the pilot light apart) | 60 MB, 0.00 % of a core |" in text
+    assert "| the same without the pilot light (a new process) | 0.400 s |" in text
+    assert "| throughput through the gateway, of the 20,302 requests/s of a one-core predictor | 71 % |" in text
+    assert "| 200 services at zero: platform without the pilot light | 60 MB, 0.00 % of a core |" in text
 
 
 def test_each_connection_of_the_crowd_counts_its_own_answers() -> None:

@@ -40,9 +40,9 @@ def test_one_point_has_no_slope() -> None:
 
 
 def test_curves_are_told_in_words() -> None:
-    assert kept("requests/s")([(1, 200), (1000, 150)]) == "requests/s: 200 at 1, 150 at 1,000, 75 %"
-    assert most("MB/s")([(1, 10), (2, 900), (4, 800)]) == "MB/s: at most 900, at 2; 800 at 4"
-    assert each("memory", "MB")([(1, 60.5), (101, 110.5)]) == "memory: 0.5 MB for each further one, on top of 60"
+    assert kept("requests/s")([(1, 200), (1000, 150)]) == "requests/s: 200 at 1, 150 at 1,000 (0.75×)"
+    assert most("MB/s")([(1, 10), (2, 900), (4, 800)]) == "MB/s: peak 900 at 2, 800 at 4"
+    assert each("memory", "MB")([(1, 60.5), (101, 110.5)]) == "memory: 60 MB plus 0.5 MB for each"
 
 
 def test_a_power_leaves_out_where_the_fixed_cost_rules() -> None:
@@ -175,7 +175,7 @@ def test_a_page_has_sentences_points_command_and_what_failed() -> None:
     made = grown()
     made.failures.append("Triton: no wheel")
     text = markdown(made, "stem")
-    assert "- memory: 0.5 MB for each further one, on top of 60" in text
+    assert "- memory: 60 MB plus 0.5 MB for each" in text
     assert "| Pilotlight | 100 | 110 | 110 |" in text
     assert "`python -m bench.growth --axes memory`, 2030-01-02" in text
     assert "- Triton: no wheel" in text
@@ -183,8 +183,8 @@ def test_a_page_has_sentences_points_command_and_what_failed() -> None:
 
 def test_the_gallery_links_each_picture() -> None:
     text = gallery([("stem-memory", grown()), ("stem-services", grown("services"))])
-    assert "](bench/results/stem-memory.svg)" in text
-    assert "](bench/results/stem-services.md)" in text
+    assert "](../bench/results/stem-memory.svg)" in text
+    assert "](../bench/results/stem-services.md)" in text
 
 
 def test_every_thing_there_can_be_more_of_has_its_axis() -> None:

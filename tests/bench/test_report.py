@@ -39,7 +39,7 @@ def test_requests_that_differ_stand_beside_those_that_repeat() -> None:
     made.add("pilotlight", {"json.id.rps": 15_000.0})
     lines = table(made).splitlines()
     repeated = next(at for at, line in enumerate(lines) if line.startswith("| JSON, 32 connections: p99"))
-    assert lines[repeated + 1] == "| JSON, 32 connections, an id of its own in each: requests/s | **15,000** | – |"
+    assert lines[repeated + 1] == "| JSON, 32 connections, unique request ids: requests/s | **15,000** | – |"
 
 
 def test_rate_is_a_lower_bound_when_the_load_generator_used_up_its_core() -> None:
@@ -67,7 +67,7 @@ def test_report_tells_the_load_before_and_after_and_what_was_promised() -> None:
     made.machine = {**MACHINE, "load_before": "0.10", "load_after": "1.20"}
     text = markdown(made)
     assert "load average 0.10 before and 1.20 after" in text
-    assert "| JSON, 32 connections: requests/s, of KServe's | ≥ 45× | 20× | **missed**: no reason measured |" in text
+    assert "| JSON, 32 connections: requests/s, vs KServe | ≥ 45× | 20× | **missed**: no reason measured |" in text
 
 
 def test_result_survives_being_written_and_read() -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.ports import free_port
 from pilotlight.targets.local.home_directory import Home
 from platformctl import main
 
-PAGES = ("README.md", "docs/reference/cli.md")
+PAGES = ("docs/reference/cli.md",)
 VERBS = ("init", "validate", "render", "diff", "values", "explain", "dashboard", "lint")
 TYPED = re.compile(rf"^\$ (platformctl (?:{'|'.join(VERBS)})\b.*)$", re.MULTILINE)
 
@@ -42,50 +43,39 @@ def test_every_command_of_these_verbs_on_a_page_runs(page: str, tmp_path: Path) 
         assert done.returncode == expected, f"{command}\n{done.stdout}{done.stderr}"
 
 
-RUNNING = r"deploy|infer|status|canary|traffic|rollback|scale|list|events|logs|delete|down"
-
-
-def test_what_the_readme_says_about_one_machine_works_as_it_stands_there(tmp_path: Path) -> None:
-    """In their order, on a platform of its own."""
-    section = (ROOT / "README.md").read_text().partition("\n## On one machine\n")[2].partition("\n## ")[0]
-    blocks = "".join(re.findall(r"```console\n(.*?)```", section, re.DOTALL))
-    typed = re.findall(rf"^\$ (platformctl (?:{RUNNING})\b.*)$", blocks, re.MULTILINE)
-    assert typed[-1].startswith("platformctl down")
-    home = tmp_path / "home"
+def test_the_readme_serves_a_model_and_a_class_as_it_says(tmp_path: Path) -> None:
+    """Run the commands of `Serve your own model` in their order, on a platform of its own."""
+    section = (ROOT / "README.md").read_text().partition("\n## Serve your own model\n")[2].partition("\n## ")[0]
+    typed = re.findall(r"^\$ ((?:platformctl|curl) .*)$", section, re.MULTILINE)
+    typed += re.findall(r"`(platformctl deploy [^`]*)`", section)
+    assert [" ".join(command.split()[:2]) for command in typed] == [
+        "platformctl deploy", "platformctl infer", "curl localhost:8090/iris/v2/models/iris", "platformctl deploy",
+    ]  # fmt: skip
+    shutil.copy(ROOT / "examples/iris/model.onnx", tmp_path / "iris.onnx")
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "model.py").write_text(code)
+    home, gateway_port = tmp_path / "home", str(free_port())
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    ports = {"PILOTLIGHT_GATEWAY_PORT": str(free_port()), "PILOTLIGHT_API_PORT": str(free_port())}
+    ports = {"PILOTLIGHT_GATEWAY_PORT": gateway_port, "PILOTLIGHT_API_PORT": str(free_port())}
     env = {**os.environ, **ports, "PILOTLIGHT_HOME": str(home), "PILOTLIGHT_SERVICE_PORTS": "0", "PATH": path}
     try:
-        for command in typed:
+        for command in [*typed, "platformctl infer scorer --data '[1, 2, 3, 6]'"]:
+            words = command.replace("8090", gateway_port).replace("curl ", "curl --fail-with-body --silent ")
             done = subprocess.run(
-                ["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300
+                ["bash", "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        assert re.search(r"\b3$", done.stdout, re.MULTILINE), "the mean of what was sent"
     finally:
         subprocess.run([sys.executable, "-m", "platformctl", "down"], env=env, capture_output=True, timeout=60)
     assert processes_of(Home(home)) == []
 
 
-def test_the_document_in_the_readme_is_the_example(call: Call) -> None:
-    """But for the resources, which are left out there."""
-    block = re.search(r"```yaml\n(apiVersion: serving.kserve.io.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    example = yaml.safe_load((ROOT / "examples/services/iris.yaml").read_text())
-    del example["spec"]["predictor"]["model"]["resources"]
-    assert yaml.safe_load(block.group(1)) == example
-
-
-@pytest.mark.parametrize(
-    ("page", "slips"),
-    [("README.md", {}), ("docs/reference/cli.md", {"maxReplicas: 3": "maxReplicas: three"})],
-)
-def test_the_problems_on_a_page_are_what_comes(
-    page: str, slips: dict[str, str], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = re.findall(r"^service\.yaml:\d+:\d+: error .*$", (ROOT / page).read_text(), re.MULTILINE)
+def test_the_errors_on_the_page_are_what_comes(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/reference/cli.md").read_text()
+    shown = re.findall(r"^service\.yaml:\d+:\d+: error .*$", page, re.MULTILINE)
     text = re.sub("^#.*\n", "", (ROOT / "examples/services/iris.yaml").read_text())
-    for right, wrong in {"minReplicas": "minReplica", **slips}.items():
-        text = text.replace(right, wrong)
+    text = text.replace("minReplicas", "minReplica").replace("maxReplicas: 3", "maxReplicas: three")
     (tmp_path / "service.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     assert call("validate", "-f", "service.yaml").err.splitlines()[:-1] == shown

@@ -61,9 +61,10 @@ def test_from_deploy_to_zero_and_back_through_a_canary_and_a_rollback(cluster: C
 def test_what_the_readme_says_about_clusters_works_as_it_stands_there(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    section = (ROOT / "README.md").read_text().partition("\n## On a cluster\n")[2].partition("\n## ")[0]
+    section = (ROOT / "README.md").read_text().partition("\n## The same on Kubernetes\n")[2].partition("\n## ")[0]
     typed = re.findall(r"^\$ platformctl (.*?)(?: +#.*)?$", section, re.MULTILINE)
-    assert len(typed) >= 6
+    assert [words.split()[0] for words in typed] == ["doctor", "deploy", "canary"]
+    typed += ["infer iris --data '[5.1, 3.5, 1.4, 0.2]'", "canary promote iris", "delete iris"]
     (tmp_path / "service.yaml").write_text(first())
     (tmp_path / "new.yaml").write_text(first("640Mi"))
     for command in typed:

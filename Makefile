@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts lock docs docs-site screenshots recording protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
+.PHONY: help demo dev test test-long test-faults test-faults-short test-security lint format types unit platform-test bench bench-cluster charts dist lock docs docs-site screenshots recording protos clean cluster-build cluster-up cluster-image cluster-test cluster-ci cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -103,9 +103,12 @@ bench-cluster: $(VENV)/.test ## cold starts, autoscalers, drains, model caches a
 	$(BIN)/python -m bench.cluster
 	$(BIN)/python -m bench readme
 
-charts: $(VENV)/.test ## write what follows from the charts' values, lint them, and pack them into dist/
+charts: $(VENV)/.test ## write what follows from the charts' values, and lint them
 	$(BIN)/python -m helm.document
-	$(BIN)/python -m tests.judges.helm dist helm/inference-service helm/inference-platform
+	$(BIN)/python -m tests.judges.helm helm/inference-service helm/inference-platform
+
+dist: $(VENV)/.run ## build a release of the last commit into dist/: wheel, sdist, charts, bill of materials; docs/releasing.md
+	$(BIN)/python requirements/dist.py
 
 docs: $(VENV)/.test ## write the pages that are made from code
 	$(BIN)/python -m tests.generated_pages

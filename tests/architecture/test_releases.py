@@ -1,4 +1,4 @@
-"""What a release needs: one version everywhere, and a changelog in its form."""
+"""What a release needs: one version everywhere, a changelog in its form, and pages that claim no package index."""
 
 import re
 import tomllib
@@ -26,3 +26,10 @@ def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
     for text in versions:
         sections = re.findall(r"^### (.*)$", text, re.MULTILINE)
         assert sections == [name for name in SECTIONS if name in sections], "each once, in their order"
+
+
+def test_no_page_claims_a_package_index_that_has_us() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("helm/**/*.md")]
+    claimed = re.compile(r"pip3? install [^`\n]*\bpilotlight\b(?!-)|helm repo add")
+    found = [f"{page.relative_to(ROOT)}: {line}" for page in pages for line in claimed.findall(page.read_text())]
+    assert not found, "install from a checkout: pip install '.[EXTRA]'"

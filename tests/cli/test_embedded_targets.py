@@ -103,7 +103,11 @@ def test_list_names_the_targets_that_have_services(call: Call, platform: Platfor
     assert "1 on docker" not in call("list", "--target", "docker").err
     assert "1 on docker" not in call("list", "-n", "other").err
     elsewhere = call("delete", "iris", "--target", "slurm")
-    assert (elsewhere.code, "default/iris runs on docker" in elsewhere.err, "deleted first" in elsewhere.err) == (
+    assert (
+        elsewhere.code,
+        "default/iris runs on docker" in elsewhere.err,
+        "delete it there first" in elsewhere.err,
+    ) == (
         3,
         True,
         False,

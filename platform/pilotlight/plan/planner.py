@@ -162,10 +162,7 @@ def _open_because(context: PlanContext) -> str:
 def _unfronted(context: PlanContext) -> str:
     """Return why our gateway cannot enforce access in front of an image of others, with the fix; empty: it can."""
     if context.serverless:
-        return (
-            "Knative services bypass the Pilotlight gateway; set the mode to Standard (OME: RawDeployment), or use"
-            " the Pilotlight predictor"
-        )
+        return "Knative bypasses the Pilotlight gateway; set mode Standard (OME: RawDeployment), or use our image"
     if not context.capabilities.our_gateway:
         return "the cluster has no Pilotlight gateway; install the chart inference-platform, or use our predictor"
     if context.on_ray:

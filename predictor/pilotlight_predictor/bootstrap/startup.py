@@ -145,9 +145,9 @@ async def _serve(
     )
     await (http_server.listen(listener) if worker is None else worker.join(http_server, signals))
     lifecycle.finish_phase("listen", perf_counter())
-    ports = {"http_port": port_number(listener)} | ({"metrics_port": port_number(metrics)} if metrics else {})
-    host = settings.server.host
-    log("listening", listening_message(listener, host, tls=tls is not None), host=host, **ports)
+    where = listening_message(listener, settings.server.host, tls=tls is not None)
+    metrics_port = port_number(metrics) if metrics else None
+    log("listening", where, http_port=port_number(listener), metrics_port=metrics_port, host=settings.server.host)
     loads_torch = early_start.start(settings.model)
     try:
         application = await _assemble(settings, lifecycle, signals.stop, worker, loads_torch)
@@ -224,8 +224,7 @@ async def _drain(
     lifecycle.move(ServerState.STOPPING, "the server is stopping")
     limits, in_flight = settings.server, sum(server.in_flight() for server in servers)
     delay_s = 0.0 if idle and not in_flight else limits.drain_delay_s
-    message = f"{in_flight} requests in flight, drain delay {delay_s:g} s"
-    log("stopping", message, in_flight=in_flight, drain_delay_s=delay_s)
+    log("stopping", f"{in_flight} requests in flight", in_flight=in_flight, drain_delay_s=delay_s)
     drains = (server.drain(delay_s, limits.exit_timeout_s, abort) for server in servers)
     return all(await asyncio.gather(*drains))
 

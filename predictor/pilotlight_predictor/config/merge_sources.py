@@ -75,7 +75,7 @@ def _conflicts(settings: Settings, merged: ParsedSource) -> Iterator[str]:
     """Yield problems of values that are valid alone and not together."""
     model, origins = settings.model, merged.origins
     if not merged.incomplete and not model.path and not model.repositories:
-        yield "no model: set --model-path or --model-repository"
+        yield "model.path and model.repositories are empty: set --model-path or --model-repository"
     if model.example and not model.path:
         yield (
             f"{origins['model.example']}: model.example = {model.example[:60]} needs --model-path; for the models of a "

@@ -129,7 +129,7 @@ def document(record: logging.LogRecord) -> dict[str, Any]:
         "message": redact(record.getMessage()),
         "logger": record.name,
     }
-    line |= {name: redact(value, name) for name, value in fields.items() if name not in line}
+    line |= {name: redact(value, name) for name, value in fields.items() if name not in line and value is not None}
     if record.exc_info and record.exc_info[1] is not None:
         import traceback
 
@@ -155,7 +155,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people: fields that the message states already, and structures, are left to JSON."""
+    """Lines for people; fields that the message states already, switches and structures are only in JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = document(record)
@@ -164,7 +164,7 @@ class TextFormatter(logging.Formatter):
         head = f"{line.pop('ts')} {line.pop('level'):<8} {text}"
         line.pop("logger")
         new = {name: value for name, value in line.items() if str(value) not in message}
-        fields = "".join(f" {name}={value}" for name, value in new.items() if not isinstance(value, dict | list))
+        fields = "".join(f" {name}={value}" for name, value in new.items() if not isinstance(value, dict | list | bool))
         return f"{head}{fields}\n{tail.rstrip()}" if tail else head + fields
 
 

@@ -50,9 +50,9 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
     except OSError as error:
         log("failed", f"cannot listen on {error}", level="ERROR")
         return 1
-    ports = {"http_port": port_number(http[0])} | ({"metrics_port": port_number(metrics)} if metrics else {})
-    where = listening_message(http[0], server.host, tls=bool(server.tls_cert))
-    log("listening", f"{where} with {server.workers} workers", workers=server.workers, host=server.host, **ports)
+    where = f"{listening_message(http[0], server.host, tls=bool(server.tls_cert))} with {server.workers} workers"
+    http_port, metrics_port = port_number(http[0]), port_number(metrics) if metrics else None
+    log("listening", where, workers=server.workers, host=server.host, http_port=http_port, metrics_port=metrics_port)
     return asyncio.run(WorkerSupervisor(settings, argv, http, metrics, rpc).run())
 
 

@@ -208,7 +208,7 @@ def test_who_follows_logs_hears_new_lines_new_replicas_and_goes_on_over_a_rotati
 
 def test_another_version_is_told_with_the_way_out(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "__version__", "9.9.9")
-    with pytest.raises(errors.PlatformError, match=r"is of version .*, platformctl of 9\.9\.9") as raised:
+    with pytest.raises(errors.PlatformError, match=r"has version .*, platformctl has 9\.9\.9") as raised:
         api.target.list(None)
     assert raised.value.hint == "run platformctl down && platformctl up"
     api.target.shutdown(3.5)

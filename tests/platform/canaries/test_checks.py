@@ -28,9 +28,9 @@ def test_a_check_is_read_with_its_unit(text: str, check: Check) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("p98_ms<300", 'the check "p98_ms<300" is about p98_ms, which is not measured; did you mean p99_ms?'),
-        ("p99<300", "is about p99, which is not measured; did you mean p99_ms?"),
-        ("colour<3", "known are p50_ms, p90_ms, p95_ms, p99_ms, mean_ms, error_rate, rps"),
+        ("p98_ms<300", 'the check "p98_ms<300" uses p98_ms, which is not a metric; did you mean p99_ms?'),
+        ("p99<300", "uses p99, which is not a metric; did you mean p99_ms?"),
+        ("colour<3", "known: p50_ms, p90_ms, p95_ms, p99_ms, mean_ms, error_rate, rps"),
         ("p99_ms<fast", "has the bound fast, must be a number, with ms or s behind it or nothing"),
         ("p99_ms<3%", "has the bound 3%, must be a number, with ms or s behind it"),
         ("p99_ms<-3", "has the bound -3, must be a number"),

@@ -153,7 +153,7 @@ def test_a_newer_release_supersedes_it_and_begins_anew_with_the_same_policy() ->
 @pytest.mark.parametrize(
     ("command", "state", "move"),
     [
-        ("pause", {}, Pause("by hand")),
+        ("pause", {}, Pause("paused manually")),
         ("pause", {"phase": "Paused", "reason": "unsure"}, Wait("unsure")),
         ("resume", {"phase": "Paused"}, Resume()),
         ("resume", {}, Wait("waiting for the next measurement")),

@@ -127,4 +127,4 @@ def test_a_guess_never_contradicts_a_runtime_that_is_named() -> None:
     selection = select_runtime(service, service.components["engine"], catalogue(diffusers, models=(guessed,)))
     (problem,) = selection.problems
     assert (problem.code, problem.severity) == ("PL229", "warning")
-    assert problem.message.endswith("does not say modelFormat.name, modelFramework.name")
+    assert problem.message.endswith("does not set modelFormat.name, modelFramework.name")

@@ -75,7 +75,7 @@ def test_a_named_runtime_needs_no_auto_select_and_no_protocol() -> None:
     asked = kserve(ModelSpec("sklearn", runtime="manual"))
     selection = chosen(asked, server("manual", auto=False, protocols=("v2",)), server("auto"))
     assert (name(selection), selection.problems) == ("manual", ())
-    assert selection.reason == "spec.predictor.model.runtime names it"
+    assert selection.reason == "set in spec.predictor.model.runtime"
 
 
 def test_every_misfit_of_a_named_runtime_is_a_problem_with_its_place() -> None:

@@ -110,7 +110,7 @@ def test_what_keeps_its_values_is_converted(
         ("identity_fp32", [1e300], "input 'x': 1e+300 (float64) does not fit FP32"),
         ("identity_bool", [1], "input 'x' has datatype INT64, expected BOOL; compare them first: x != 0"),
         ("identity_bytes", [1], "input 'x' has datatype int, expected BYTES; give str or bytes"),
-        ("identity_fp32", np.array([1j]), "input 'x' has datatype complex128, which V2 does not support"),
+        ("identity_fp32", np.array([1j]), "input 'x' has datatype complex128, unsupported by V2"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_it_is_sent(

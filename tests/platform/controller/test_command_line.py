@@ -61,7 +61,7 @@ def test_the_status_stays_the_controllers(process: Process) -> None:
 
 def test_a_field_of_git_is_changed_there_and_nothing_is_applied(process: Process) -> None:
     process.live.edit("InferenceService", "iris", {"spec": {"predictor": {"maxReplicas": 3}}}, "argocd-controller")
-    with pytest.raises(FieldConflict, match="maxReplicas: set by argocd-controller; the document says 6"):
+    with pytest.raises(FieldConflict, match="maxReplicas: set by argocd-controller; the manifest has 6"):
         CommandLine(process).deploy(iris(maxReplicas=6))
     assert not process.live.find("ControllerRevision", "iris-release-2")
 

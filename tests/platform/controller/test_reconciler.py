@@ -172,7 +172,7 @@ def test_a_conflict_with_another_tool_names_it_and_nothing_is_taken(live: LiveCl
     pause = process.passes(1)
     assert live.find("HorizontalPodAutoscaler", "iris-predictor")["spec"]["maxReplicas"] == 9
     assert ready(live)["reason"] == "FieldConflict"
-    assert "set by argocd-controller; the document says 3" in ready(live)["message"]
+    assert "set by argocd-controller; the manifest has 3" in ready(live)["message"]
     assert 0.5 < pause < 2
     assert process.passes(1) > pause  # backs off
 

@@ -236,7 +236,7 @@ def test_all_bodies_together_have_one_bound_beyond_which_only_short_requests_wai
         await held(bed, 2)
         refused = await bed.ask("POST", "/lily/x", bytes(40_000))
         assert (refused.status, refused.headers["retry-after"]) == (503, "5")
-        assert "MiB already; retry later" in error_of(refused)
+        assert "MiB; retry later" in error_of(refused)
         asked += [asyncio.ensure_future(bed.ask("POST", "/lily/x", bytes(40)))]
         await held(bed, 3)
         origin = await bed.origin()

@@ -27,7 +27,7 @@ def test_a_first_request_that_would_time_out_is_named_with_its_numbers_and_the_f
     assert found.path == "spec.engine.timeoutSeconds"
     assert found.message == (
         "the first request after an idle time may wait 300 s, but a start takes about 615 s (30.0 GB at 50 MB/s, plus "
-        "process start); set it to 660 and Knative's max-revision-timeout-seconds, which is 600, or minReplicas to 1"
+        "startup); set it to 660 and Knative's max-revision-timeout-seconds, which is 600, or minReplicas to 1"
     )
     quicker = replace(SLOW, load_rate_bytes_s=75_000_000)
     assert "; set it to 420, or minReplicas to 1" in warning(ome("big", min_replicas=0), quicker).message

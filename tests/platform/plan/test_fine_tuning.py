@@ -77,7 +77,7 @@ def test_weights_that_are_referred_to_directly_bring_their_base_model(tmp_path: 
 
 @pytest.mark.parametrize(("changes", "told"), [
     ([("fineTunedWeights: [law]", "kind: FineTunedWeight, fineTunedWeights: [law]")], "excludes kind FineTunedWeight"),
-    ([DIRECT, ("kind: FineTunedWeight, name: law", "kind: FineTunedWeight, name: lau")], "is called lau"),
+    ([DIRECT, ("kind: FineTunedWeight, name: law", "kind: FineTunedWeight, name: lau")], "unknown FineTunedWeight lau"),
     ([DIRECT, ("  baseModelRef: {name: llama-3-1-8b-instruct}\n", "")], "has no base model"),
     ([DIRECT, ("baseModelRef: {name: llama-3-1-8b-instruct}", "baseModelRef: {name: other}")], "is called other"),
     ([DIRECT, ("s3://tuned/law", "")], "law has no storage.storageUri"),

@@ -59,7 +59,7 @@ USES: dict[str, tuple[str, str]] = {
     "several containers": (PLAIN + "    containers: [{name: side, image: 'example.com/side:1'}]\n", "containers:"),
     "several nodes": (PLAIN.replace(MODEL, f"{FOREIGN}    workerSpec: {{containers: [{{name: w, image: i}}]}}\n"),
         "workerSpec:"),
-    "model in a folder": (PLAIN.replace("s3://models/iris", "/models/iris"), "storageUri:"),
+    "model in a local folder": (PLAIN.replace("s3://models/iris", "/models/iris"), "storageUri:"),
     "model in a store, other images": (PLAIN.replace(MODEL, FETCHED), "containers:"),
     "volumes: `hostPath`": (with_volume("hostPath: {path: /data}"), "volumes:"),
     "volumes: claims": (PLAIN.replace("s3://models/iris", "pvc://claim/iris"), "storageUri:"),
@@ -79,7 +79,7 @@ USES: dict[str, tuple[str, str]] = {
     "services of an InferenceGraph": (GRAPH, "serviceName:"),
     "access rules and rate limits, Pilotlight": (PLAIN.replace(RAW, RAW + TOKENS), "auth-tokens"),
     "access rules and rate limits, other": (PLAIN.replace(RAW, RAW + TOKENS).replace(MODEL, FOREIGN), "auth-tokens"),
-    "load balancer": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/expose: LoadBalancer\n"), "pilotlight.dev/expose"),
+    "own load": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/expose: LoadBalancer\n"), "pilotlight.dev/expose"),
     "gRPC": (PLAIN + "      protocolVersion: grpc-v2\n", "protocolVersion:"),
 }  # fmt: skip
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "targets.md").read_text(encoding="utf-8")

@@ -74,5 +74,5 @@ def test_anything_else_is_a_failure_that_says_why(document: dict[str, Any], stat
 
 
 def test_nobody_there_is_a_failure() -> None:
-    with pytest.raises(QueryFailed, match="cannot be asked"):
+    with pytest.raises(QueryFailed, match="cannot be reached"):
         query_number("http://127.0.0.1:1", "sum(a)")

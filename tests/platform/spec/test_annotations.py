@@ -103,7 +103,7 @@ def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
     [
         ("steps: 5,25", 'steps is "5,25", must be rising percentages that end in 100, at most 8, such as 5,25,50,100'),
         ("minRequests: 5", "minRequests is not a canary setting; did you mean min-requests?"),
-        ("check: p98_ms<3", 'the check "p98_ms<3" is about p98_ms, which is not measured; did you mean p99_ms?'),
+        ("check: p98_ms<3", 'the check "p98_ms<3" uses p98_ms, which is not a metric; did you mean p99_ms?'),
         ("check: [", "line 2 of it: not valid YAML"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_list_is_kserves_own() -> None:
             "  canary:\n    minRequests: 5\n",
             "7:5: error PL116: spec.canary: minRequests is not a canary setting; did",
         ),
-        ("  canary: {check: p98_ms<3}\n", '6:3: error PL116: spec.canary: the check "p98_ms<3" is about p98_ms'),
+        ("  canary: {check: p98_ms<3}\n", '6:3: error PL116: spec.canary: the check "p98_ms<3" uses p98_ms'),
         ("  canary: often\n", '6:11: error PL102: spec.canary: is "often", must be a map with the fields of canary'),
     ],
 )

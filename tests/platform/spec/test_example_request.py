@@ -78,7 +78,7 @@ def test_a_variant_of_a_canary_has_its_own_example() -> None:
     [
         ("{a: 1}", "PL104 {path}: is a map, must be the body of a request, with one of inputs, instances,"),
         ("[1]", "PL104 {path}: is a list, must be the body of a request"),
-        ("'{'", "PL104 {path}: is no JSON"),
+        ("'{'", "PL104 {path}: is not JSON"),
         ("nowhere.json", "PL112 {path}: {cwd}/nowhere.json cannot be read: No such file or directory"),
         (json.dumps({"instances": ["x" * 65_536]}), "PL104 {path}: has 65555 bytes, must have 65536 at most"),
     ],

@@ -83,7 +83,9 @@ def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:
 def test_two_services_of_one_name_are_refused() -> None:
     loaded = stdin(DOCUMENT.format(name="chat") + "---\n" + DOCUMENT.format(name="chat"))
     (problem,) = problems(loaded)
-    assert problem.startswith('<stdin>:16:9: error PL113: metadata.name: is "chat", as the service at <stdin>:4:9 is')
+    assert problem.startswith(
+        '<stdin>:16:9: error PL113: metadata.name: is "chat", the same as the service at <stdin>:4:9'
+    )
 
 
 def test_the_namespace_is_the_callers_unless_the_document_has_one() -> None:

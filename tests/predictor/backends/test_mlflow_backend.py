@@ -366,7 +366,7 @@ def test_invocations_takes_csv(server: RunningServer) -> None:
         ({"dataframe_records": [{"a": 1}, {"b": 1}]}, "objects with the same names"),
         ({"dataframe_records": [], "instances": []}, "must have one of"),
         ({"dataframe_split": {"columns": ["a", "c"], "data": [[1, 2]]}}, "unexpected input 'c'"),
-        ({"dataframe_records": [{"a": 1}]}, "must also hold b"),
+        ({"dataframe_records": [{"a": 1}]}, "missing inputs: b"),
         ({}, "no input"),
         ({"inputs": [1], "params": 3}, "params must be an object"),
     ],

@@ -30,7 +30,7 @@ def test_without_a_gpu_it_runs_on_the_cpu_and_says_so(
     assert answer["y"].array.tolist() == [1.5]
     assert instance._session.get_providers() == ["CPUExecutionProvider"]
     (record,) = caplog.records
-    assert record.getMessage().startswith("model 'm' asks for cuda:0 but runs on the CPU: this onnxruntime has no CUDA")
+    assert record.getMessage().startswith("model 'm' requests cuda:0 but runs on the CPU: this onnxruntime has no CUDA")
 
 
 def test_on_the_cpu_nothing_is_said(model: Path, spec: Any, caplog: pytest.LogCaptureFixture) -> None:

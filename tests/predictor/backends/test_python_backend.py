@@ -244,7 +244,7 @@ def test_a_scalar_may_stand_for_a_vector_of_one(run: Any, config: Any) -> None:
 
 def test_a_list_of_the_wrong_length_is_named(run: Any) -> None:
     answer = run("class Model:\n    def execute_batch(self, batch): return []", x=ONES)
-    assert "execute_batch returned 0 answers, must be a list of 1 dicts" in str(answer)
+    assert "execute_batch returned 0 responses, must be a list of 1 dicts" in str(answer)
 
 
 def test_float64_becomes_what_is_declared(run: Any, config: Any) -> None:

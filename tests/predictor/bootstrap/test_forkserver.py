@@ -200,7 +200,7 @@ def test_a_socket_that_a_dead_one_left_is_taken_over_and_a_living_ones_is_not(
         capture_output=True, text=True, cwd=ROOT, env=clean_environment(), check=False, timeout=120,
     )  # fmt: skip
     assert late.returncode == 1
-    assert "serves" in json.loads(late.stderr.splitlines()[-1])["message"]
+    assert "another pilot light uses" in json.loads(late.stderr.splitlines()[-1])["message"]
     assert shared.report()
 
 

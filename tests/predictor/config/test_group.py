@@ -24,7 +24,7 @@ def test_what_is_not_given_has_its_default() -> None:
 
 
 def test_a_field_that_is_missing_or_unknown_is_named() -> None:
-    with pytest.raises(TypeError, match="the field name must be given"):
+    with pytest.raises(TypeError, match="the field name is required"):
         Outer()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="Inner has no field numbr"):
         Inner(numbr=2)  # type: ignore[call-arg]

@@ -40,7 +40,7 @@ def test_a_folder_has_all_its_files(tmp_path: Path) -> None:
         ({"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}, "lies outside"),
         ({"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}, "lies outside"),
         ({"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}, "lies outside"),
-        ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "its shape [3] needs others"),
+        ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "does not fit its shape [3]"),
         ({"dtype": "F32", "shape": [2]}, "cannot be read"),
         ("no tensor", "cannot be read"),
     ],

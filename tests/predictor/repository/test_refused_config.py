@@ -126,7 +126,7 @@ REFUSED = [
     ("response_cache { enable: true } model_transaction_policy { decoupled: true }", "1:16", "decoupled"),
     # ensembles
     ("platform: 'ensemble'", "1:1", "ensemble_scheduling"),
-    ("backend: 'python' ensemble_scheduling { }", "1:39", "ensembles alone"),
+    ("backend: 'python' ensemble_scheduling { }", "1:39", "ensembles only"),
     ("platform: 'ensemble' ensemble_scheduling { }", "1:42", "no step"),
     ("platform: 'ensemble' ensemble_scheduling { step { model_name: 'a' } }", "1:49", "is missing"),
     ("platform: 'ensemble' instance_group { count: 1 } ensemble_scheduling { step { } }", "1:22", "no meaning"),

@@ -230,7 +230,7 @@ def test_a_rollback_by_hand_ends_it_as_rolled_back() -> None:
     apply_release(target, wanted(iris()))
     target.pass_time(10.0)
     ticking.tick(KEY)
-    assert (current(target).phase, current(target).reason) == ("RolledBack", "by hand: deploy")
+    assert (current(target).phase, current(target).reason) == ("RolledBack", "manual: deploy")
 
 
 def test_the_stable_side_stays_at_nothing_until_it_is_let_go() -> None:

@@ -55,7 +55,7 @@ def no_number(promql: str) -> Sequence[Sample]:
 
 @pytest.mark.parametrize(
     ("answer", "told"),
-    [(unreachable, "cannot be asked"), (nothing, "was scraped"), (no_number, "not a number")],
+    [(unreachable, "cannot be asked"), (nothing, "was not scraped"), (no_number, "not a number")],
     ids=["unreachable", "stale", "nan"],
 )
 def test_metrics_that_say_nothing_pause_it_and_say_why(answer: object, told: str) -> None:

@@ -120,7 +120,7 @@ def test_an_example_that_the_stable_side_refuses_is_named() -> None:
     canary = current(target)
     with answering(target, {canary.revision: 400, canary.stable: 400}):
         assert until_it_stops(target) == "Paused"
-    assert "answers 400 to the example" in current(target).reason
+    assert "responds with 400 to the example" in current(target).reason
 
 
 def test_a_canary_that_nobody_asks_is_promoted_by_its_probes() -> None:

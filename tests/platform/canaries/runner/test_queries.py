@@ -89,12 +89,12 @@ def test_a_query_that_it_cannot_read_is_told_in_its_words(server: str) -> None:
 
 
 def test_what_is_no_prometheus_is_named(server: str) -> None:
-    with pytest.raises(PlatformError, match=r"Prometheus at http://127\.0\.0\.1:\d+ cannot be asked"):
+    with pytest.raises(PlatformError, match=r"Prometheus at http://127\.0\.0\.1:\d+ cannot be queried"):
         query_prometheus(server, "anything else")
 
 
 def test_nobody_at_that_address_is_named() -> None:
-    with pytest.raises(PlatformError, match="cannot be asked"):
+    with pytest.raises(PlatformError, match="cannot be queried"):
         query_prometheus("http://127.0.0.1:9", "up")
 
 

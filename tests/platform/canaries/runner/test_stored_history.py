@@ -121,7 +121,7 @@ def test_the_store_takes_a_change_only_from_who_has_seen_the_last(store: Store) 
     first = store.save_canary(KEY, "one", "")
     assert store.save_canary(KEY, "two", first.version).state == "two"
     for version in ("", first.version):
-        with pytest.raises(Conflict, match="changed meanwhile"):
+        with pytest.raises(Conflict, match="changed in the meantime"):
             store.save_canary(KEY, "three", version)
     assert [each.state for each in store.canaries()] == ["two"]
     with pytest.raises(NotFound):

@@ -51,7 +51,7 @@ def test_somebody_steers_it(platform: Platform, traffic: Load, call: Call, tmp_p
     assert (told["weight"], told["measurements"][0]["check"]) == (30, "error_rate")
 
     assert call("canary", "pause", "iris").code == 0
-    assert (current(platform).phase, current(platform).reason) == ("Paused", "by hand")
+    assert (current(platform).phase, current(platform).reason) == ("Paused", "paused manually")
     assert call("canary", "resume", "iris").code == 0
     assert current(platform).phase == "Progressing"
     assert call("canary", "promote", "iris").code == 0

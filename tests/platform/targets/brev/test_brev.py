@@ -146,7 +146,7 @@ def test_an_instance_that_cannot_be_reached_is_no_missing_container(ground: Targ
         lost = RemotePlatform("brev", {**ground.platform.env, "SSH_STAND_IN": ""})
         (status,) = lost.target.list(None)
         assert (status.phase, status.conditions[0].status) == ("Unknown", "Unknown")
-        assert status.message.startswith("the instance gpu-one cannot be asked: ssh: connect to host")
+        assert status.message.startswith("the instance gpu-one cannot be reached: ssh: connect to host")
 
 
 def test_an_instance_that_was_created_is_deleted_though_it_cannot_be_reached(

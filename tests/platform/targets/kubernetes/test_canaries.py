@@ -95,7 +95,7 @@ def test_only_who_has_seen_the_last_version_may_change_it(target: KubernetesTarg
     later = target.save_canary(
         KEY, stored_history.encode_history(CanaryHistory(replace(CANARY, weight=5))), first.version
     )
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="changed in the meantime"):
         target.save_canary(KEY, stored_history.encode_history(CanaryHistory(replace(CANARY, weight=9))), first.version)
     assert stored_history.decode_history(target.canary(KEY)).current == replace(CANARY, weight=5)
     assert later.version != first.version

@@ -59,8 +59,8 @@ def test_everything_that_is_missing_is_told_at_once() -> None:
     assert "ScaledObject of keda.sh/v1alpha1 is not installed in this cluster: install KEDA" in told[0]
     assert "Service of serving.knative.dev/v1 is not installed in this cluster: install Knative Serving" in told[1]
     assert "pilotlight-gateway.pilotlight-system.svc:9090 has no Service" in told[2]
-    assert "mentions the ServiceAccount iris, which is not in default" in told[3]
-    assert "mentions the Secret pull" in told[4]
+    assert "refers to the ServiceAccount iris, which default does not have" in told[3]
+    assert "refers to the Secret pull" in told[4]
 
 
 def test_another_version_of_a_kind_is_told_apart_from_none() -> None:
@@ -126,7 +126,7 @@ def test_gpus_that_no_node_has_are_named_unless_the_cluster_grows() -> None:
     manifests = (ACCOUNT, deployment(containers=[{"name": "main", "resources": resources}]))
     node = named("v1", "Node", "", "a", status={"allocatable": {"cpu": "8"}})
     [told] = found(*manifests, there=(node,))
-    assert "Deployment iris-predictor asks for nvidia.com/gpu, which no node of this cluster has" in told
+    assert "Deployment iris-predictor requests nvidia.com/gpu, which no node of this cluster has" in told
     with_one = named("v1", "Node", "", "b", status={"allocatable": {"nvidia.com/gpu": "4"}})
     assert found(*manifests, there=(node, with_one)) == []
     grows = named("v1", "ConfigMap", "kube-system", "cluster-autoscaler-status", data={})

@@ -73,7 +73,7 @@ def test_files_of_sentence_transformers_choose_the_pooling(models: Path) -> None
 @pytest.mark.parametrize(
     ("pooling", "more", "message"),
     [
-        ({"pooling_mode": "weightedmean"}, (), "the pooling 'weightedmean' is not supported"),
+        ({"pooling_mode": "weightedmean"}, (), "pooling 'weightedmean' is not supported"),
         ({"pooling_mode": "mean"}, ("Dense",), "modules.json has a Dense; served are Transformer, Pooling"),
     ],
 )

@@ -32,7 +32,7 @@ IDIOMS: Final = (
     Idiom(r"answers? in parts", "answers in parts", "streaming"),
     Idiom(r"end(s|ed)? with (\d|an? error|exit code)", "ends with 5", "exits with code 5"),
     Idiom(r"mend(s|ed|ing)?", "mend", "fix"),
-    Idiom(r"look(s|ed)? (again|at it)", "look again", "refresh, retry, check"),
+    Idiom(r"look (again|at it)", "look again", "refresh, retry, check"),
     Idiom(r"go(es)? on", "goes on", "continue, keep running"),
     Idiom(r"(?<!left )by hand", "by hand", "manually"),
     Idiom(r"of late|as long again|anew", "of late, as long again, anew", "recently, 1.5 times, again"),
@@ -42,7 +42,7 @@ IDIOMS: Final = (
     Idiom(r"of ours|is not ours|foreign (image|server|runtime)s?", "of ours, foreign", "Pilotlight's, third-party"),
 )  # fmt: skip
 _ANY: Final = [(re.compile(rf"\b({idiom.pattern})\b", re.IGNORECASE), idiom) for idiom in IDIOMS]
-_LINK: Final = re.compile(r"\]\([^)]*\)|<[^>]*>|https?://\S+")
+_NO_PROSE: Final = re.compile(r"`[^`]*`|\]\([^)]*\)|<[^>]*>|https?://\S+")
 
 
 class Text(NamedTuple):
@@ -105,10 +105,10 @@ def _strings(path: Path, name: str) -> Iterator[Text]:
 
 
 def _prose(path: Path, name: str) -> Iterator[Text]:
-    """Yield lines outside fenced code, without the targets of links."""
+    """Yield lines outside fenced code, without inline code and the targets of links."""
     fenced = False
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         if line.lstrip().startswith("```"):
             fenced = not fenced
         elif not fenced:
-            yield Text(name, number, _LINK.sub("", line))
+            yield Text(name, number, _NO_PROSE.sub("", line))

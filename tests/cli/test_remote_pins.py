@@ -12,7 +12,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.release.model_pins import with_pins
 from pilotlight.release.plan_and_render import Documents, Sources, read
-from platformctl.services.remote_pins import check_unchanged, resolve_remote
+from pilotlight.release.remote_pins import check_unchanged, resolve_remote
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def _by_listing(uri: str) -> ModelFormat | None:
     Raise UsageError with the store's reason if they cannot be listed.
     """
     from pilotlight.k8s.model_pins import REMOTE_SCHEMES, scheme_of
-    from platformctl.services.remote_pins import remote_files
+    from pilotlight.release.remote_pins import remote_files
 
     if scheme_of(uri) not in REMOTE_SCHEMES:
         return None

@@ -1,7 +1,7 @@
 """Resolve the content of model URIs before a plan: digests, snapshots, environments; versions of remote models."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -9,7 +9,7 @@ from pilotlight.errors import PlatformError
 from platformctl import output
 
 if TYPE_CHECKING:
-    from pilotlight.k8s.manifest import Manifest, ObjectKey
+    from pilotlight.k8s.manifest import ObjectKey
     from pilotlight.k8s.model_pins import ModelPin
     from pilotlight.plan.types import Capabilities
     from pilotlight.release.plan_and_render import Documents
@@ -33,7 +33,7 @@ def resolve(documents: "Documents", capabilities: "Capabilities", mode: PinMode,
     reasons = {uri: f"{scheme_of(uri)}:// cannot be pinned" for uri in uris if not is_local(uri)}
     remote = [uri for uri in reasons if scheme_of(uri) in REMOTE_SCHEMES]
     if remote:
-        from platformctl.services.remote_pins import resolve_remote
+        from pilotlight.release.remote_pins import resolve_remote
 
         for uri, pin in resolve_remote(remote).items():
             if isinstance(pin, str):
@@ -110,21 +110,6 @@ def _progress(ticker: output.ProgressLog, path: str) -> "Callable[[int, int], No
             ticker.log("Reading", path, output.bar(done, total))
 
     return show
-
-
-def changed_models(old: "Iterable[Manifest]", new: "Iterable[Manifest]") -> "dict[ObjectKey, dict[str, list[str]]]":
-    """Return the changed files (`~ model.py`) by object and model URI; of a model with too many files its digests."""
-    from pilotlight.k8s.model_pins import changed_files, pins_of
-
-    before = {manifest.key: pins_of(manifest.document) for manifest in old}
-    changes: dict[ObjectKey, dict[str, list[str]]] = {}
-    for manifest in new:
-        running = before.get(manifest.key, {})
-        for uri, pin in pins_of(manifest.document).items():
-            if uri in running and running[uri].digest != pin.digest:
-                files = changed_files(running[uri], pin) or [f"{running[uri].digest} to {pin.digest}"]
-                changes.setdefault(manifest.key, {})[uri] = files
-    return changes
 
 
 def note_changed_models(changes: "Mapping[ObjectKey, Mapping[str, Sequence[str]]]") -> None:

@@ -1,14 +1,15 @@
 """Pins of the documents of a release: which model URIs they load, and the annotation that carries their content."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pilotlight.k8s.model_pins import decode, encode
+from pilotlight.k8s.model_pins import changed_files, decode, encode, pins_of
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.release.plan_and_render import Documents, plan_documents
 
 if TYPE_CHECKING:
+    from pilotlight.k8s.manifest import Manifest, ObjectKey
     from pilotlight.k8s.model_pins import ModelPin
     from pilotlight.plan.types import Capabilities
     from pilotlight.spec.service import Service
@@ -34,6 +35,19 @@ def with_pins(documents: Documents, pins: "Mapping[str, ModelPin]") -> Documents
         return _annotated(service, encode({**decode(service.annotations.get(ANNOTATION_PINS, "")), **pins}))
 
     return replace(documents, services=tuple(map(pinned, documents.services))) if pins else documents
+
+
+def changed_models(old: "Iterable[Manifest]", new: "Iterable[Manifest]") -> "dict[ObjectKey, dict[str, list[str]]]":
+    """Return the changed files (`~ model.py`) by object and model URI; of a model with too many files its digests."""
+    before = {manifest.key: pins_of(manifest.document) for manifest in old}
+    changes: dict[ObjectKey, dict[str, list[str]]] = {}
+    for manifest in new:
+        running = before.get(manifest.key, {})
+        for uri, pin in pins_of(manifest.document).items():
+            if uri in running and running[uri].digest != pin.digest:
+                files = changed_files(running[uri], pin) or [f"{running[uri].digest} to {pin.digest}"]
+                changes.setdefault(manifest.key, {})[uri] = files
+    return changes
 
 
 def _annotated(service: "Service", text: str) -> "Service":

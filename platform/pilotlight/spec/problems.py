@@ -4,10 +4,10 @@ Readers collect all problems instead of stopping at the first. A code has one me
 reading a document, PL2xx for the catalogue, PL3xx for the plan; PL4xx are the rules of `platformctl lint`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pilotlight.errors import PlatformError
 
@@ -85,3 +85,14 @@ def code_texts() -> dict[str, CodeText]:
 
     text = (Path(__file__).parent / "data" / "problem_codes.yaml").read_text(encoding="utf-8")
     return {code: CodeText(**entry) for code, entry in yaml.safe_load(text).items()}
+
+
+def problem_rows(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Return the problems for JSON; each has all of these keys."""
+    return [
+        {
+            "code": problem.code, "severity": problem.severity, "path": problem.path, "message": problem.message,
+            "file": problem.location.file, "line": problem.location.line, "column": problem.location.column,
+        }
+        for problem in problems
+    ]  # fmt: skip

@@ -12,7 +12,7 @@ from pilotlight.release import apply
 from pilotlight.release.document_changes import ServiceChange, field_lines, service_changes
 from platformctl import manifest_files, options, output, targets
 from platformctl.services import rollout, status_views
-from platformctl.services.model_pins import changed_models, note_changed_models
+from platformctl.services.model_pins import note_changed_models
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,8 @@ def diff(document_options: options.DocumentOptions, against: tuple[str, ...], ma
 
     Example: platformctl diff -f service.yaml
     """
+    from pilotlight.release.model_pins import changed_models
+
     fields: list[ServiceChange] = []
     if against:
         old, new = compare_files(document_options, against)

@@ -5,14 +5,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilotlight.render import render
-from pilotlight.spec.problems import InvalidDocument
+from pilotlight.spec.problems import InvalidDocument, problem_rows
 from platformctl import options, output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pilotlight.plan.types import Plan
-    from pilotlight.spec.problems import Problem
 
 
 @click.command()
@@ -30,10 +27,10 @@ def validate(document_options: options.DocumentOptions) -> int:
     except InvalidDocument as error:
         if output.chosen() != "json":
             raise
-        output.data({"valid": False, "services": [], "problems": problem_document(error.problems)}, ())
+        output.data({"valid": False, "services": [], "problems": problem_rows(error.problems)}, ())
         return error.exit_code
     services = [summary(plan) for plan in planned.plans]
-    value = {"valid": True, "services": services, "problems": problem_document(planned.warnings)}
+    value = {"valid": True, "services": services, "problems": problem_rows(planned.warnings)}
     output.data(value, [line for service in services for line in lines(service)])
     return 0
 
@@ -50,14 +47,3 @@ def lines(service: dict[str, Any]) -> list[str]:
     first = f"{service['namespace']}/{service['name']}: valid, {service['mode']}, {service['objects']} objects"
     needs = [(f"needs {need['kind']}", need["name"], need["reason"]) for need in service["needs"]]
     return [first, *(output.columns(needs) if needs else [])]
-
-
-def problem_document(problems: "Sequence[Problem]") -> list[dict[str, Any]]:
-    """Return the problems of `validate -o json`: always all of these keys."""
-    return [
-        {
-            "code": problem.code, "severity": problem.severity, "path": problem.path, "message": problem.message,
-            "file": problem.location.file, "line": problem.location.line, "column": problem.location.column,
-        }
-        for problem in problems
-    ]  # fmt: skip

@@ -3,9 +3,9 @@
 import click
 
 from pilotlight.release import history
+from pilotlight.release.remote_pins import check_unchanged
 from platformctl import completion, options, output, targets
 from platformctl.services import rollout
-from platformctl.services.remote_pins import check_unchanged
 
 
 @click.command()

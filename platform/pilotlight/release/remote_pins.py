@@ -5,6 +5,7 @@ In a process of its own: the store's libraries take long to import, and a call t
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,7 +13,6 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import ModelPin, decode
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.release.plan_and_render import Documents
-from platformctl.targets import command
 
 TIMEOUT_S: Final = 20.0
 START_S: Final = 5.0  # for Python and the store's libraries, on a busy machine
@@ -37,7 +37,7 @@ def _read(uris: Sequence[str], timeout: float, *flags: str) -> dict[str, dict[st
     limit = max(timeout - START_S, timeout / 2)
     try:
         process = subprocess.run(  # noqa: S603 - the predictor, no shell
-            command("pin", *flags, "--timeout", f"{limit:g}", "-"),
+            [sys.executable, "-m", "pilotlight_predictor", "pin", *flags, "--timeout", f"{limit:g}", "-"],
             input="\n".join(uris), capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ from msgspec import json
 
 from pilotlight.api.target_adapters import BACKEND, SHUTTING_DOWN
 from pilotlight.console import actions
-from pilotlight.console.sessions import STATUS_CACHE, has_session
+from pilotlight.console.sessions import STATUS_CACHE, find_session
 from pilotlight.console.status_cache import ServiceRow, changes
 from pilotlight.errors import PlatformError
 
@@ -47,7 +47,7 @@ async def _batches(request: web.Request) -> AsyncIterator[bytes]:
     after, first, canary = 0, True, b""
     backend, stopping = request.app[BACKEND], request.app[SHUTTING_DOWN]
     namespace, _, name = request.query.get("service", "").partition("/")  # the page of this service is open
-    while first or (not stopping.is_set() and has_session(request)):  # an open feed renews its session
+    while first or (not stopping.is_set() and find_session(request) is not None):  # an open feed renews its session
         batch, sent = await _services(request, sent, first)
         events = await backend.events(None, after, MAX_EVENTS)
         if events:

@@ -15,8 +15,9 @@ from msgspec import Struct, json
 from pilotlight import __version__
 from pilotlight.api.middlewares import allow_anonymous, read_small_body, require_admin
 from pilotlight.api.route_types import Area, Route
+from pilotlight.api.services import flag_parameter
 from pilotlight.api.target_adapters import BACKEND, TOKEN
-from pilotlight.console import actions, live_feed, try_model
+from pilotlight.console import actions, live_feed, manifest_routes, try_model
 from pilotlight.console.sessions import (
     PREFIX,
     SESSION_TTL_S,
@@ -26,7 +27,9 @@ from pilotlight.console.sessions import (
     Sessions,
     add_security_headers,
     cookie_name,
+    find_session,
     is_https,
+    require_change,
     require_same_origin,
     require_session,
 )
@@ -75,8 +78,8 @@ async def login(request: web.Request) -> web.Response:
     body = json.decode(await read_small_body(request), type=Login)
     session = request.app[SESSIONS].log_in(body.token.strip(), request.app[TOKEN], monotonic())
     if session is None:
-        raise Unauthorized("the token is wrong, or the link was used before or is too old", "platformctl console")
-    response = web.json_response({"proof": session.proof, "version": __version__})
+        raise Unauthorized("the token is wrong, or the link was used before or has expired", "platformctl console")
+    response = web.json_response({"proof": session.proof, "version": __version__, "read_only": session.read_only})
     response.set_cookie(
         cookie_name(request.host), session.cookie, max_age=int(SESSION_TTL_S), path=PREFIX, httponly=True,
         samesite="Strict", secure=is_https(request),
@@ -85,7 +88,8 @@ async def login(request: web.Request) -> web.Response:
 
 
 async def get_session(request: web.Request) -> web.Response:
-    return web.json_response({"version": __version__})
+    session = find_session(request)
+    return web.json_response({"version": __version__, "read_only": session is None or session.read_only})
 
 
 async def logout(request: web.Request) -> web.Response:
@@ -98,7 +102,7 @@ async def logout(request: web.Request) -> web.Response:
 
 async def create_ticket(request: web.Request) -> web.Response:
     """Issue a ticket for `platformctl console`, which opens a browser without exposing the token."""
-    value = request.app[SESSIONS].issue_ticket(monotonic())
+    value = request.app[SESSIONS].issue_ticket(monotonic(), read_only=flag_parameter(request, "read_only"))
     return web.json_response({"ticket": value, "path": PREFIX, "seconds": int(TICKET_TTL_S)})
 
 
@@ -111,12 +115,11 @@ def areas(served: Iterable[Area]) -> tuple[Area, ...]:
         for route in area.routes
         if route.path not in NOT_MIRRORED
     )
-    own = (
+    reading = (
         Route("GET", f"{PREFIX}/api/feed", live_feed.feed),
         Route("GET", SESSION, get_session),
         Route("DELETE", SESSION, logout),
         Route("POST", try_model.PATH, try_model.send_request),
-        *actions.ROUTES,
     )
     files = (
         Route("GET", "/", root),
@@ -128,7 +131,8 @@ def areas(served: Iterable[Area]) -> tuple[Area, ...]:
     return (
         Area("console files", allow_anonymous, files, internal=True),
         Area("console login", require_same_origin, (Route("POST", f"{PREFIX}/api/login", login),), internal=True),
-        Area("console", require_session, (*own, *mirrored), internal=True),
+        Area("console reading", require_session, reading, internal=True),
+        Area("console", require_change, (*actions.ROUTES, *manifest_routes.ROUTES, *mirrored), internal=True),
         Area("console tickets", require_admin, (tickets,), internal=True),
     )
 
@@ -138,4 +142,5 @@ def setup(app: web.Application) -> None:
     backend = app[BACKEND]
     cache = StatusCache(lambda: backend.call(lambda target: target.list(None)), max(MIN_INTERVAL_S, backend.poll_s / 2))
     app[SESSIONS], app[STATUS_CACHE] = Sessions(), cache
+    app.cleanup_ctx.append(manifest_routes.thread_lifespan)
     app.on_response_prepare.append(add_security_headers)

@@ -25,6 +25,7 @@ IDLE_TIMEOUT_S: Final = 2 * 3600.0
 TICKET_TTL_S: Final = 300.0
 MAX_ENTRIES: Final = 64  # sessions, and tickets; the oldest is evicted
 PREFIX: Final = "/console"
+WITH_SECRETS: Final = ("/live", "/releases", "/manifest")  # paths of which the response may hold Secrets
 HEADER_PROOF: Final = "X-Pilotlight-Console"
 COOKIE: Final = "pilotlight_console"
 ALLOWED_SITES: Final = frozenset({"", "same-origin", "none"})  # none: typed by the user; empty: no browser
@@ -48,6 +49,7 @@ class Session:
     proof: bytes
     opened: float
     used: float
+    read_only: bool = False
 
     def is_active(self, now: float) -> bool:
         return now - self.opened < SESSION_TTL_S and now - self.used < IDLE_TIMEOUT_S
@@ -59,6 +61,7 @@ class SessionSecrets:
 
     cookie: str
     proof: str
+    read_only: bool
 
 
 @dataclass(slots=True)
@@ -66,40 +69,39 @@ class Sessions:
     """Open sessions and tickets; `now` is monotonic. They do not survive the process."""
 
     _open: dict[bytes, Session] = field(default_factory=dict)
-    _tickets: dict[bytes, float] = field(default_factory=dict)
+    _tickets: dict[bytes, tuple[float, bool]] = field(default_factory=dict)  # when issued, read-only
 
-    def issue_ticket(self, now: float) -> str:
+    def issue_ticket(self, now: float, *, read_only: bool = False) -> str:
         """Return a one-time login ticket, for a link that other users may see in the process list."""
         ticket = secrets.token_urlsafe(32)
         _evict_oldest(self._tickets)
-        self._tickets[_digest(ticket)] = now
+        self._tickets[_digest(ticket)] = now, read_only
         return ticket
 
     def log_in(self, credential: str, token: str, now: float) -> SessionSecrets | None:
         """Open a session with the API's token or with a ticket, which it uses up; None: wrong credential."""
-        issued = self._tickets.pop(_digest(credential), None)
-        valid = issued is not None and now - issued < TICKET_TTL_S
-        if not valid and not hmac.compare_digest(credential.encode(), token.encode()):
+        issued, read_only = self._tickets.pop(_digest(credential), (float("-inf"), False))
+        if now - issued >= TICKET_TTL_S and not hmac.compare_digest(credential.encode(), token.encode()):
             return None
-        session = SessionSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+        session = SessionSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32), read_only)
         self._open = {digest: each for digest, each in self._open.items() if each.is_active(now)}
         _evict_oldest(self._open)
-        self._open[_digest(session.cookie)] = Session(_digest(session.proof), now, now)
+        self._open[_digest(session.cookie)] = Session(_digest(session.proof), now, now, read_only)
         return session
 
-    def authenticate(self, cookie: str, proof: str, now: float) -> bool:
-        """Return whether both secrets belong to one active session, and reset its idle timeout."""
+    def authenticate(self, cookie: str, proof: str, now: float) -> Session | None:
+        """Return the active session that both secrets belong to, and reset its idle timeout."""
         session = self._open.get(_digest(cookie))
         if session is None or not hmac.compare_digest(session.proof, _digest(proof)) or not session.is_active(now):
-            return False
+            return None
         session.used = now
-        return True
+        return session
 
     def log_out(self, cookie: str) -> None:
         self._open.pop(_digest(cookie), None)
 
 
-def _evict_oldest(entries: dict[bytes, Session] | dict[bytes, float]) -> None:
+def _evict_oldest(entries: dict[bytes, Session] | dict[bytes, tuple[float, bool]]) -> None:
     while len(entries) >= MAX_ENTRIES:
         entries.pop(next(iter(entries)))
 
@@ -133,16 +135,25 @@ async def require_same_origin(request: web.Request) -> None:
     """Authorizer of the login, which has no session yet."""
     headers = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "")
     if not is_same_origin(request.method, *headers, request.host):
-        raise web.HTTPForbidden(reason="the request comes from another page than the console")
+        raise web.HTTPForbidden(reason="the request does not come from the console's page")
 
 
 async def require_session(request: web.Request) -> None:
     await require_same_origin(request)
-    if not has_session(request):
-        raise Unauthorized("nobody is logged in, or not any more", "log in with the API's token")
+    if find_session(request) is None:
+        raise Unauthorized("there is no session, or it has expired", "log in with the API's token")
 
 
-def has_session(request: web.Request) -> bool:
+async def require_change(request: web.Request) -> None:
+    """Authorizer of routes of services: a read-only session changes nothing and gets no manifest, which has Secrets."""
+    await require_session(request)
+    session = find_session(request)
+    reads = request.method in READ_METHODS and not request.path.endswith(WITH_SECRETS)
+    if not reads and (session is None or session.read_only):
+        raise web.HTTPForbidden(reason="this session is read-only")
+
+
+def find_session(request: web.Request) -> Session | None:
     cookie, proof = request.cookies.get(cookie_name(request.host), ""), request.headers.get(HEADER_PROOF, "")
     return request.app[SESSIONS].authenticate(cookie, proof, monotonic())
 

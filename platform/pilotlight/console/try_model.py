@@ -1,13 +1,18 @@
 """Proxy for requests of the console's page to a service, since the page may connect to its own origin only.
 
-The service's response is returned inside a JSON document, so that it is never served as a page or a script.
+The service's response is returned inside JSON, whole or as lines of a stream, so that it is never served as a page or a
+script.
 """
 
+from codecs import getincrementaldecoder
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, StreamReader, web
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, web
+from msgspec import json
 from msgspec.structs import replace
 from yarl import URL
 
@@ -24,10 +29,14 @@ HEADER_METHOD: Final = "X-Pilotlight-Method"
 METHODS: Final = frozenset({"GET", "POST"})
 FORWARDED_HEADERS: Final = ("Content-Type", HEADER_INFERENCE_LENGTH, "Authorization")
 MAX_RESPONSE_BYTES: Final = 8 * 2**20
+LINES: Final = "application/x-ndjson"
 
 
-async def send_request(request: web.Request) -> web.Response:
-    """Send the request to the service, or to `?revision=` alone. Authorization is forwarded: services may need it."""
+async def send_request(request: web.Request) -> web.StreamResponse:
+    """Send the request to the service, or to `?revision=` alone. Authorization is forwarded: services may need it.
+
+    A client that accepts lines gets the response as it arrives: `{"part": …}`, then what the whole has but its body.
+    """
     method = request.headers.get(HEADER_METHOD, "POST")
     if method not in METHODS:
         raise PlatformError(f"{HEADER_METHOD} is {method}, must be GET or POST")
@@ -37,8 +46,12 @@ async def send_request(request: web.Request) -> web.Response:
     async with backend.open_route(status) as route:
         forwarded = {name: request.headers[name] for name in FORWARDED_HEADERS if name in request.headers}
         headers = {**route.headers, **forwarded}
-        response = await forward(method, f"{route.url.rstrip('/')}/{path}", headers, await request.read())
-        return web.json_response(response)
+        url = f"{route.url.rstrip('/')}/{path}"
+        async with forward(method, url, headers, await request.read()) as forwarded_request:
+            if request.headers.get("Accept") == LINES:
+                return await _stream(request, forwarded_request)
+            parts = [part async for part in forwarded_request.parts()]
+            return web.json_response({**forwarded_request.result(), "body": "".join(parts)})
 
 
 def checked_path(path: str) -> str:
@@ -57,11 +70,38 @@ def select_revision(status: ServiceStatus, revision: str) -> ServiceStatus:
         return status
     url = next((each.url for each in status.revisions if each.name == revision and each.url), None)
     if url is None:
-        raise NotFound(f"{status.namespace}/{status.name} has no revision {revision} that can be asked alone")
+        raise NotFound(f"{status.namespace}/{status.name} has no revision {revision} with a URL of its own")
     return replace(status, url=url)
 
 
-async def forward(method: str, url: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+class ForwardedRequest:
+    """A request whose response has begun."""
+
+    def __init__(self, response: ClientResponse, began: float) -> None:
+        self._response, self._began = response, began
+
+    async def parts(self) -> AsyncIterator[str]:
+        """Yield the body as it arrives. Raise PlatformError where it is too long for a page."""
+        decoder, size = getincrementaldecoder("utf-8")("replace"), 0
+        async for content in self._response.content.iter_any():
+            size += len(content)
+            if size > MAX_RESPONSE_BYTES:
+                message = f"the response is longer than {MAX_RESPONSE_BYTES // 2**20} MiB"
+                raise PlatformError(message, "use platformctl infer")
+            yield decoder.decode(content)
+        yield decoder.decode(b"", final=True)
+
+    def result(self) -> dict[str, Any]:
+        return {
+            "status": self._response.status,
+            "ms": round(1000 * (monotonic() - self._began), 2),
+            "cold_start_ms": self._response.headers.get(HEADER_COLD_START, ""),
+        }
+
+
+@asynccontextmanager
+async def forward(method: str, url: str, headers: dict[str, str], body: bytes) -> AsyncIterator[ForwardedRequest]:
+    """Send the request. Raise TimedOut or PlatformError if the service does not respond."""
     began = monotonic()
     try:
         async with (
@@ -70,25 +110,20 @@ async def forward(method: str, url: str, headers: dict[str, str], body: bytes) -
                 method, URL(url, encoded=True), data=body or None, headers=headers, allow_redirects=False
             ) as response,
         ):
-            content = await _read_limited(response.content)
+            yield ForwardedRequest(response, began)
     except TimeoutError:
         raise TimedOut(f"no response within {TIMEOUT.total:g} s") from None
     except ClientError as error:
-        raise PlatformError(f"the service cannot be asked: {error}") from error
-    return {
-        "status": response.status,
-        "ms": round(1000 * (monotonic() - began), 2),
-        "cold_start_ms": response.headers.get(HEADER_COLD_START, ""),
-        "body": content.decode(errors="replace"),
-    }
+        raise PlatformError(f"the service is not reachable: {error}") from error
 
 
-async def _read_limited(response: StreamReader) -> bytes:
-    content = bytearray()
-    async for piece in response.iter_any():
-        content += piece
-        if len(content) > MAX_RESPONSE_BYTES:
-            raise PlatformError(
-                f"the response is longer than {MAX_RESPONSE_BYTES // 2**20} MiB", "ask with platformctl infer"
-            )
-    return bytes(content)
+async def _stream(request: web.Request, forwarded: ForwardedRequest) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": LINES})
+    await response.prepare(request)
+    try:
+        async for part in forwarded.parts():
+            await response.write(json.encode({"part": part}) + b"\n")
+        await response.write(json.encode(forwarded.result()) + b"\n")
+    except (PlatformError, ClientError, TimeoutError) as error:
+        await response.write(json.encode({"error": str(error) or "the service stopped responding"}) + b"\n")
+    return response

@@ -29,6 +29,7 @@ PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
 _URIS: Final = (".storageUri", ".model.uri")  # of an LLMInferenceService
 MAX_ATTEMPTS: Final = 5
 BACKOFF_S: Final = 0.2
+RELATIVE: Final = ("./", "../")  # to the folder of the document
 
 
 def check_paths_reachable(services: "Sequence[Service]", target: "Target | None") -> None:
@@ -70,8 +71,12 @@ def unreachable_paths(services: "Sequence[Service]") -> "Iterator[UsageError]":
 
 
 def _relative_paths(service: "Service") -> Iterator[tuple[str, str]]:
-    uris = _uris(service.document.get("spec") or {}, "spec")
-    return ((path, value) for path, value in uris if value.startswith(("./", "../")))
+    return ((path, value) for path, value in model_uris(service) if value.startswith(RELATIVE))
+
+
+def model_uris(service: "Service") -> Iterator[tuple[str, str]]:
+    """Yield path and value of the model URIs of a document."""
+    return _uris(service.document.get("spec") or {}, "spec")
 
 
 def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from pilotlight.k8s.manifest import Manifest
 from pilotlight.targets.local.client import LocalTarget
 from pilotlight.targets.local.control.service_operations import Engine
 from pilotlight.targets.local.control_process_launcher import Address
+from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.target import Event, Key, Release, ServiceStatus, Share
 
 TOKEN = "a-token"
@@ -24,6 +25,7 @@ class Remembering(Engine):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.home = Home(folder / "home")
         self.kept: dict[Key, list[Release]] = {}
         self.bounds: dict[Key, Mapping[str, int] | None] = {}
         self.shares: dict[Key, Sequence[Share] | None] = {}

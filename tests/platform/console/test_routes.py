@@ -19,7 +19,7 @@ HOST = "127.0.0.1:8091"
 MIRRORED = [
     (route.method, route.path.replace("{path:v[12]/.*}", "v2/models").format(namespace="a", name="b"))
     for area in areas(AREAS)
-    if area.name == "console"
+    if area.name in ("console", "console reading")
     for route in area.routes
 ]
 
@@ -46,6 +46,8 @@ class Visitor:
             answer = connection.getresponse()
             self.answered = {name.lower(): value for name, value in answer.getheaders()}
             text = answer.read().decode()
+            if self.answered.get("content-type") == "application/x-ndjson":
+                return answer.status, [json.loads(line) for line in text.splitlines()]
             return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
         finally:
             connection.close()
@@ -127,7 +129,7 @@ def test_a_forged_change_is_refused_though_the_browser_sends_the_cookie(api: Ser
     path = "/console/api/v1/namespaces/default/services/iris/scale"
     forged = visitor.ask("PUT", path, {"maxReplicas": 0}, Origin="http://127.0.0.1:8090", Sec_Fetch_Site="same-site")
     assert forged[0] == 403
-    assert "comes from another page" in forged[1]["error"]
+    assert "does not come from the console" in forged[1]["error"]
     assert not api.engine.bounds
 
 
@@ -141,6 +143,18 @@ def test_a_link_logs_in_once(api: Served, visitor: Visitor) -> None:
     ticket = api.target.console().ticket
     assert visitor.enter(ticket) == 200
     assert visitor.enter(ticket) == 401
+
+
+def test_a_read_only_session_sees_services_and_changes_nothing(api: Served, visitor: Visitor) -> None:
+    assert visitor.enter(api.target.console(read_only=True).ticket) == 200
+    assert visitor.ask("GET", "/console/api/session")[1]["read_only"] is True
+    assert visitor.ask("GET", "/console/api/v1/services")[0] == 200
+    for method, path in MIRRORED:
+        if method != "GET" and path != "/console/api/session" and "/ask/" not in path:
+            assert visitor.ask(method, path)[0] == 403, (method, path)
+    for path in ("live", "releases", "manifest"):  # which may hold Secrets
+        assert visitor.ask("GET", f"/console/api/v1/namespaces/default/services/iris/{path}")[0] == 403
+    assert visitor.ask("DELETE", "/console/api/session")[0] == 200
 
 
 def test_a_session_makes_no_tickets(visitor: Visitor) -> None:

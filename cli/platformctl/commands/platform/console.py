@@ -11,8 +11,9 @@ from platformctl import output, targets
 
 @click.command()
 @click.option("--open/--no-open", "opened", default=None, help="Open the browser (default: if there is a desktop).")
+@click.option("--read-only", is_flag=True, help="Open a session that cannot change anything.")
 @output.formats("url", "json", "yaml")
-def console(opened: bool | None) -> None:
+def console(opened: bool | None, read_only: bool) -> None:
     """Open the web console. The printed link logs in once, within five minutes.
 
     Example: platformctl console --no-open
@@ -23,7 +24,7 @@ def console(opened: bool | None) -> None:
 def open_page(opened: bool | None, page: str = "") -> None:
     """Print and open a link that logs in once and shows a page of the console, such as /dashboards."""
     target = targets.local(start=True)
-    login = target.console()
+    login = target.console(read_only=read_only)
     base = f"http://{target.address.host}:{target.address.port}{login.path}"
     link = f"{base}#token={login.ticket}{page}"
     shown = opened is not False and _browse(link, requested=bool(opened))

@@ -184,8 +184,8 @@ class LocalTarget:
         rows = self._request("POST", "/api/v1/query", tuple[SampleBody, ...], {"query": promql})
         return [Sample(row.labels, float(row.value), row.at) for row in rows]
 
-    def console(self) -> Ticket:
-        return self._request("POST", "/api/v1/console/tickets", Ticket)
+    def console(self, *, read_only: bool = False) -> Ticket:
+        return self._request("POST", f"/api/v1/console/tickets{query(read_only=read_only)}", Ticket)
 
     def shutdown(self, drain_s: float) -> None:
         """Stop the control process, of any version: an upgrade stops an older one."""

@@ -75,7 +75,11 @@ def validate(text: str, service: str, target: Target, home: Home | None, *, comp
 
 def deploy(text: str, service: str, target: Target, home: Home | None, log: Log) -> list[dict[str, Any]]:
     """Plan, pin and apply all services; of several, the target checks each before the first is applied."""
-    drafts, warnings = plan_drafts(text, service, target, lambda *planned: pin_models(*planned, home, log))
+
+    def pin(documents: Documents, capabilities: Capabilities) -> Documents:
+        return pin_models(documents, capabilities, home, log)
+
+    drafts, warnings = plan_drafts(text, service, target, pin)
     for warning in warnings:
         log("Warning", str(warning))
     for draft in drafts:

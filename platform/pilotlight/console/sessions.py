@@ -26,6 +26,7 @@ TICKET_TTL_S: Final = 300.0
 MAX_ENTRIES: Final = 64  # sessions, and tickets; the oldest is evicted
 PREFIX: Final = "/console"
 WITH_SECRETS: Final = ("/live", "/releases", "/manifest")  # paths of which the response may hold Secrets
+QUERIES: Final = ("/query", "/query_range")  # paths that read, though by POST
 HEADER_PROOF: Final = "X-Pilotlight-Console"
 COOKIE: Final = "pilotlight_console"
 ALLOWED_SITES: Final = frozenset({"", "same-origin", "none"})  # none: typed by the user; empty: no browser
@@ -148,7 +149,8 @@ async def require_change(request: web.Request) -> None:
     """Authorizer of routes of services: a read-only session changes nothing and gets no manifest, which has Secrets."""
     await require_session(request)
     session = find_session(request)
-    reads = request.method in READ_METHODS and not request.path.endswith(WITH_SECRETS)
+    method = "GET" if request.path.endswith(QUERIES) else request.method
+    reads = method in READ_METHODS and not request.path.endswith(WITH_SECRETS)
     if not reads and (session is None or session.read_only):
         raise web.HTTPForbidden(reason="this session is read-only")
 

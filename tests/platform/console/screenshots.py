@@ -1,7 +1,7 @@
 """Screenshots of every page of the console, from a real platform that serves real models: `make screenshots`.
 
-A bad canary of the iris example is rolled back, a good one is at work while most of them are taken and promoted in the
-end, and a client asks all the time.
+A bad canary of the iris example is rolled back, a good one runs while most of them are taken and is promoted in the
+end, and a client sends requests all the time.
 """
 
 import os
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
-from tests.embedded import FLOWER, ROOT, Platform, serverless
+from tests.embedded import FLOWER, ROOT, Platform, inference_service, serverless
+from tests.onnx_models import write_python
 from tests.platform.canaries.runner.conftest import better, iris, ledger, worse
+from tests.platform.client.conftest import SPEAKER, SPEAKER_CONFIG
 from tests.platform.console.chromium import FLAGS, chromium
 
 FOLDER: Final = ROOT / "docs" / "images"
@@ -51,12 +53,18 @@ def asking(platform: Platform) -> Iterator[None]:
         thread.join()
 
 
-def started(platform: Platform) -> None:
-    """A service at work, one at zero, and one that cannot start."""
+def started(platform: Platform, folder: Path) -> None:
+    """A service at work, one scaled to zero, one that chats, and one that cannot start."""
     platform.deploy(iris())
     platform.deploy(serverless("flowers"))
-    platform.deploy(serverless("broken", uri="file:///nowhere/model.onnx"))
+    write_python(folder, "chat", SPEAKER, SPEAKER_CONFIG)
+    platform.deploy(inference_service("chat", "python", (folder / "chat").as_uri(), least=1, most=1))
+    (folder / "broken").mkdir()
+    (folder / "broken" / "model.py").write_text("import sentence_splitter\n")
+    platform.deploy(inference_service("broken", "python", (folder / "broken").as_uri(), least=1, most=1))
     platform.wait_phase("Ready")
+    platform.wait_phase("Ready", name="chat")
+    platform.wait_phase("Failed", name="broken")
 
 
 def canary(platform: Platform, document: Path, *how: str) -> None:
@@ -80,7 +88,7 @@ def service(page: Page, url: str, tab: str) -> None:
     if tab == "try":
         page.get_by_label("x FP32 [-1, 4]").fill("[5.1, 3.5, 1.4, 0.2]")
         page.keyboard.press("Control+Enter")
-        page.get_by_text("Answered 200").wait_for()
+        page.get_by_text("Status 200").wait_for()
     page.wait_for_timeout(1500)  # lines and tables are there then
 
 
@@ -110,15 +118,44 @@ def views(browser: Browser, platform: Platform) -> None:
         page.context.close()
 
 
+def states(browser: Browser, platform: Platform) -> None:
+    """The editor with a problem and with a review, a chat, a failed service."""
+    page, url = opened(browser, platform, WIDE, "light"), address(platform)
+    page.goto(f"{url}#/services/default/flowers/edit")
+    editor = page.get_by_label("Manifest (YAML or JSON)")
+    page.get_by_text("Valid: updates").wait_for()
+    text = editor.input_value()
+    editor.fill(text.replace("maxReplicas: 3", "maxReplica: 5"))
+    page.get_by_text("PL101").wait_for()
+    shoot(page, "editor")
+    editor.fill(text.replace("maxReplicas: 3", "maxReplicas: 5"))
+    page.get_by_role("button", name="Review changes").click()
+    page.get_by_role("button", name="Deploy", exact=True).scroll_into_view_if_needed()
+    shoot(page, "review")
+    page.goto(f"{url}#/services/default/chat/try")
+    page.get_by_label("Message").fill("This model repeats what it is told.")
+    page.get_by_text("Use it from code").click()
+    page.get_by_role("button", name="Send").click()
+    page.get_by_role("listitem").filter(has_text="Model").get_by_text("told.").wait_for()
+    shoot(page, "chat")
+    page.goto(f"{url}#/services/default/broken")
+    page.get_by_label("End of the log").wait_for()
+    shoot(page, "failed")
+    page.set_viewport_size(NARROW)
+    shoot(page, "failed-narrow")
+    page.context.close()
+
+
 def story(browser: Browser, platform: Platform, folder: Path) -> None:
-    started(platform)
+    started(platform, folder)
+    states(browser, platform)
     page = opened(browser, platform, WIDE, "light")
     canary(platform, worse(folder, "time.sleep(1.5)"), *BAD)
     ended(platform, "RolledBack")
     service(page, address(platform), "canary")
     shoot(page, "canary-rolled-back")
     canary(platform, better(folder), *GOOD)
-    page.get_by_text("50 % now").wait_for(timeout=1000 * LONGEST_S)
+    page.get_by_text("50 % current").wait_for(timeout=1000 * LONGEST_S)
     views(browser, platform)
     ended(platform, "Promoted")
     service(page, address(platform), "canary")

@@ -1,6 +1,7 @@
 """Every page as people use it who read it aloud, walk it by keys or need contrast; axe is the judge."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -11,10 +12,10 @@ from tests.platform.console.conftest import PATIENCE_MS, Console
 
 expect.set_options(timeout=PATIENCE_MS)
 
+WIDE = {"viewport": {"width": 1280, "height": 800}}
 NARROW = {"viewport": {"width": 390, "height": 844}}
 TABS = ("overview", "canary", "try", "logs", "events", "releases", "manifests")
 ALL = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
-COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 
 
 def complaints(console: Console, where: str, rules: Any) -> list[str]:
@@ -22,30 +23,54 @@ def complaints(console: Console, where: str, rules: Any) -> list[str]:
     return [f"{where}: {each['id']}: {node['html'][:120]}" for each in found for node in each["nodes"]]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "rules"), [("light", ALL), pytest.param("dark", COLOURS, marks=pytest.mark.long)], ids=["light", "dark"]
-)
-def test_axe_finds_nothing_on_any_page(console: Console, scheme: Literal["light", "dark"], rules: Any) -> None:
+def pages(console: Console) -> Iterator[str]:
+    """Open every page in turn, with what a person would have done on it."""
     page = console.page
-    page.emulate_media(color_scheme=scheme)
     page.goto(console.url)
     page.get_by_label("API token").wait_for()
-    found = complaints(console, "login", rules)
+    yield "login"
     console.log_in()
     page.get_by_role("link", name="iris", exact=True).wait_for()
-    found += complaints(console, "services", rules)
+    yield "services"
     for tab in TABS:
         console.open(tab)
         if tab == "overview":
             page.locator("[data-chart=Replicas] canvas").wait_for()
             page.locator("[data-chart=Replicas]").get_by_text("Values").click()
         if tab == "try":
+            page.get_by_text("Use it from code").click()
             page.get_by_role("button", name="Send").click()
-            page.get_by_text("Answered 200").wait_for()
-        found += complaints(console, tab, rules)
+            page.get_by_text("Status 200").wait_for()
+        yield tab
     page.goto(f"{console.url}#/dashboards/overview")
     page.locator("[data-chart='Replicas ready'] canvas").wait_for()
-    found += complaints(console, "dashboards", rules)
+    yield "dashboards"
+    page.goto(f"{console.url}#/services/default/nosuch")
+    page.get_by_role("heading", name="Service not found").wait_for()
+    yield "not found"
+    page.goto(f"{console.url}#/services/default/iris/edit")
+    page.get_by_role("button", name="Review changes").click()
+    page.get_by_role("button", name="Deploy", exact=True).wait_for()
+    yield "review"
+    page.goto(f"{console.url}#/deploy")
+    page.get_by_role("button", name="Insert an example").click()
+    page.get_by_text("PL341").wait_for()
+    yield "problems"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [
+        ("light", WIDE),
+        pytest.param("dark", WIDE, marks=pytest.mark.long),
+        pytest.param("light", NARROW, marks=pytest.mark.long),
+        pytest.param("dark", NARROW, marks=pytest.mark.long),
+    ],
+    ids=["light 1280 px", "dark 1280 px", "light 390 px", "dark 390 px"],
+)
+def test_axe_finds_nothing_on_any_page(console: Console, scheme: Literal["light", "dark"]) -> None:
+    console.page.emulate_media(color_scheme=scheme)
+    found = [each for where in pages(console) for each in complaints(console, where, ALL)]
     assert not found, "\n".join(found)
 
 
@@ -60,9 +85,11 @@ def test_the_keyboard_alone_reaches_everything(console: Console, platform: Platf
     filter_ = page.get_by_label("Filter services")
     expect(filter_).to_be_focused()
     page.keyboard.type("nobody")
-    expect(page.get_by_text("No service is called so.")).to_be_visible()
+    expect(page.get_by_text("No service matches the filter.")).to_be_visible()
     page.keyboard.press("Escape")
     expect(filter_).to_have_value("")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Deploy", exact=True)).to_be_focused()
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="iris", exact=True)).to_be_focused()
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -89,13 +116,22 @@ def test_dark_and_light_follow_the_system(console: Console) -> None:
 
 @pytest.mark.parametrize("settings", [NARROW], ids=["390 px"])
 def test_a_narrow_screen_needs_no_scrolling_sideways(console: Console, settings: dict[str, Any]) -> None:
-    console.log_in()
-    expect(console.page.get_by_role("link", name="iris", exact=True)).to_be_visible()
-    for tab in ("", *TABS):
-        if tab:
-            console.open(tab)
+    for where in pages(console):
         wide = console.page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= settings["viewport"]["width"], f"{tab or 'services'} is {wide} px wide"
-    console.page.goto(f"{console.url}#/dashboards/overview")
-    console.page.locator("[data-chart='Replicas ready'] canvas").wait_for()
-    assert console.page.evaluate("document.documentElement.scrollWidth") <= settings["viewport"]["width"]
+        assert wide <= settings["viewport"]["width"], f"{where} is {wide} px wide"
+        if where == "services":
+            height = console.page.locator("table.services tbody tr").first.evaluate("(row) => row.offsetHeight")
+            assert height <= 4 * 26 + 16, "a service takes more than four lines"
+        edges = console.page.get_by_role("tab").evaluate_all(
+            "(all) => all.map((tab) => tab.getBoundingClientRect().right)"
+        )
+        assert all(edge <= settings["viewport"]["width"] for edge in edges), f"{where}: a tab is out of sight"
+
+
+def test_words_of_events_are_not_broken(console: Console) -> None:
+    """A cell of one word is one line high, though the message beside it is long."""
+    console.log_in()
+    cells = console.page.get_by_role("table", name="Recent events").locator("tbody td[data-label=Reason] .reason")
+    expect(cells.first).to_be_visible()
+    heights = cells.evaluate_all("(all) => all.map((each) => each.getClientRects().length)")
+    assert set(heights) == {1}

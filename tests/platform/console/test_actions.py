@@ -41,7 +41,7 @@ def kept(platform: Platform) -> Canary:
 
 
 def press(console: Console, name: str) -> None:
-    console.page.get_by_role("group", name="Work the canary").get_by_role("button", name=name, exact=True).click()
+    console.page.get_by_role("group", name="Canary actions").get_by_role("button", name=name, exact=True).click()
 
 
 def dialog(console: Console) -> Locator:
@@ -56,7 +56,7 @@ def test_a_canary_is_seen_at_work_and_obeys_its_buttons(console: Console, platfo
     started(platform)
     steps = page.get_by_role("list", name="Steps")
     expect(steps.locator("[aria-current=step]")).to_contain_text("10 %")
-    expect(page.get_by_role("img", name="Shares")).to_have_attribute("aria-label", re.compile("90 %.* 10 %"))
+    expect(page.get_by_role("img", name="Traffic")).to_have_attribute("aria-label", re.compile("90 %.* 10 %"))
     check = page.get_by_role("table", name="Checks").get_by_role("row").filter(has_text="p99_ms")
     expect(check).to_contain_text("< 60.0 s")
 
@@ -111,7 +111,7 @@ def test_a_release_comes_back_by_its_button(console: Console, platform: Platform
     console.open("releases")
     page = console.page
     row = page.get_by_role("row").filter(has=page.get_by_role("cell", name=str(first.generation), exact=True))
-    row.get_by_role("button", name="Roll back to it").click()
+    row.get_by_role("button", name="Roll back", exact=True).click()
     dialog(console).get_by_role("button", name="Roll back").click()
     expect(page.get_by_role("cell", name=f"rollback to generation {first.generation}")).to_be_visible()
     newest = history.releases(platform.target, KEY)[0]

@@ -102,7 +102,7 @@ def test_columns_stay_where_they_are_whatever_rows_hold(console: Console) -> Non
     places = "[...document.querySelectorAll('table.services th')].map((each) => each.getBoundingClientRect().x)"
     before = console.page.evaluate(places)
     console.page.get_by_label("Filter services").fill("nobody")
-    expect(console.page.get_by_text("No service is called so.")).to_be_visible()
+    expect(console.page.get_by_text("No service matches the filter.")).to_be_visible()
     assert console.page.evaluate(places) == before
 
 
@@ -114,8 +114,13 @@ def test_a_lost_connection_is_told_and_taken_up_again(console: Console) -> None:
     console.page.context.set_offline(True)
     console.open("overview")  # another feed is opened for the page of a service
     expect(mark).to_have_text("reconnecting")
+    banner = console.page.get_by_role("alert").filter(has_text="The platform does not respond")
+    expect(banner).to_contain_text("platformctl up")
+    expect(console.page.locator("main")).to_have_attribute("inert", "")
     console.page.context.set_offline(False)
     expect(mark).to_have_text("live")
+    expect(banner).to_be_hidden()
+    expect(console.page.locator("main")).not_to_have_attribute("inert", "")
 
 
 def test_a_service_page_shows_revisions_decisions_and_the_cold_start(console: Console) -> None:
@@ -134,13 +139,16 @@ def test_bounds_are_set_by_form_and_taken_back(console: Console, platform: Platf
     console.log_in()
     console.open("overview")
     page = console.page
-    page.get_by_label("Least replicas").fill("1")
-    page.get_by_label("Most replicas").fill("2")
-    page.get_by_role("button", name="Set").click()
-    expect(page.get_by_text("Set by hand: least 1, most 2")).to_be_visible()
+    least, most = page.get_by_label("Min replicas"), page.get_by_label("Max replicas")
+    expect(least).to_have_value("1")  # of the manifest
+    expect(most).to_have_value("3")
+    most.fill("2")
+    page.get_by_role("button", name="Scale", exact=True).click()
+    expect(page.get_by_text("Set manually: min 1, max 2")).to_be_visible()
     assert list(platform.status().overrides.values()) == [{"minReplicas": 1, "maxReplicas": 2}]
-    page.get_by_role("button", name="As the document says").click()
-    expect(page.get_by_text("As the document says.", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Reset to manifest").click()
+    expect(page.get_by_text("Bounds of the manifest.", exact=True)).to_be_visible()
+    expect(most).to_have_value("3")
     assert not platform.status().overrides
 
 
@@ -153,12 +161,13 @@ def test_a_request_by_form_has_the_answer_of_the_model(console: Console, platfor
     expect(field).to_have_value("[0,0,0,0]")
     field.fill("[5.1, 3.5, 1.4, 0.2]")
     page.keyboard.press("Control+Enter")
-    answer = page.get_by_role("region", name="Answer")
-    expect(answer).to_contain_text("Answered 200")
+    answer = page.get_by_role("region", name="Response")
+    expect(answer).to_contain_text("Status 200")
     expect(answer).to_contain_text(f"{wanted[0]:.4g}"[:6])
     field.fill("[1, 2, 3]")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator("#notices")).to_contain_text("3 values do not fit it")
+    expect(page.locator("#input-0-error")).to_have_text("3 values do not fit the shape [-1,4]")
+    expect(field).to_have_attribute("aria-invalid", "true")
 
 
 def test_a_picture_is_brought_to_the_size_of_the_input(console: Console, platform: Platform, tmp_path: Path) -> None:
@@ -172,10 +181,10 @@ def test_a_picture_is_brought_to_the_size_of_the_input(console: Console, platfor
     console.open("try", "default/mirror")
     page = console.page
     page.get_by_label("x UINT8 [1, 3, 8, 8]").set_input_files(tmp_path / "red.png")
-    expect(page.get_by_role("img", name="x as the model sees it")).to_have_attribute("width", "8")
+    expect(page.get_by_role("img", name="x as the model gets it")).to_have_attribute("width", "8")
     page.get_by_role("button", name="Send").click()
-    answer = page.get_by_role("region", name="Answer")
-    expect(answer).to_contain_text("Answered 200")
+    answer = page.get_by_role("region", name="Response")
+    expect(answer).to_contain_text("Status 200")
     data = json.loads(answer.locator("pre").text_content() or "")["outputs"][0]["data"]
     assert data == [200] * 64 + [100] * 64 + [50] * 64
     platform.target.delete(("default", "mirror"))

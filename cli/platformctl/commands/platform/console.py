@@ -18,10 +18,10 @@ def console(opened: bool | None, read_only: bool) -> None:
 
     Example: platformctl console --no-open
     """
-    open_page(opened)
+    open_page(opened, read_only=read_only)
 
 
-def open_page(opened: bool | None, page: str = "") -> None:
+def open_page(opened: bool | None, page: str = "", *, read_only: bool = False) -> None:
     """Print and open a link that logs in once and shows a page of the console, such as /dashboards."""
     target = targets.local(start=True)
     login = target.console(read_only=read_only)

@@ -1,4 +1,4 @@
-// What a model answered: outputs as rows, few numbers as bars, the whole of it below.
+// The response of a model: outputs as rows, a few numbers as bars, the whole document below.
 
 import { el, row, svg, table } from "./dom.js";
 import { milliseconds } from "./format.js";
@@ -11,12 +11,12 @@ const MOST_SHOWN = 400;
 export function answerOf(told) {
     const state = phase();
     state.update(told.status < 300 ? "Ready" : "Failed");
-    state.node.lastChild.textContent = told.status < 300 ? `Answered ${told.status}` : `Refused with ${told.status}`;
+    state.node.lastChild.textContent = told.status < 300 ? `Status ${told.status}` : `Error ${told.status}`;
     const woken = told.cold_start_ms ? ` · after a cold start of ${milliseconds(Number(told.cold_start_ms))}` : "";
     const document_ = parsed(told.body);
     const listing = table("Outputs", HEADINGS);
     listing.body.append(...(document_?.outputs ?? []).map(outputRow));
-    const problem = document_?.error ?? (document_ ? "" : told.body.slice(0, 500));
+    const problem = told.status < 300 ? "" : reasonOf(told.body);
     return el(
         "section",
         { class: "card stack answer" },
@@ -31,10 +31,20 @@ export function answerOf(told) {
         el(
             "details",
             {},
-            el("summary", {}, "As it came"),
+            el("summary", {}, "Raw response"),
             el("pre", { tabindex: "0" }, document_ ? JSON.stringify(document_, null, 2).slice(0, 100000) : told.body),
         ),
     );
+}
+
+export function errorOf(status, body) {
+    return `The service responded with ${status}: ${reasonOf(body)}`;
+}
+
+// The sentence of an error body of V2, V1 or OpenAI's API.
+function reasonOf(body) {
+    const { error, message } = parsed(body) ?? {};
+    return String(error?.message ?? error ?? message ?? body).slice(0, 500);
 }
 
 function parsed(text) {

@@ -1,17 +1,24 @@
-// The page put together: a session or the login, a frame around one view, and the view that the address names.
+// The page: the login, or a frame around the view that the address names.
 //
 //   #/                                 all services
+//   #/deploy                           the editor for a new service
 //   #/services/NAMESPACE/NAME/TAB      one service
+//   #/services/NAMESPACE/NAME/edit     the editor for its manifest
 //   #/dashboards/NAME                  panels of a dashboard
 
 import { dashboardsPage } from "./dashboards.js";
+import { deployPage } from "./deploy.js";
 import { button, el, fill, say } from "./dom.js";
 import * as feed from "./feed.js";
+import { clock } from "./format.js";
 import { login } from "./login.js";
 import { overview } from "./overview.js";
 import { servicePage } from "./service.js";
-import { enter, entered, leave, onLost } from "./session.js";
+import { enter, entered, learn, leave, onLost } from "./session.js";
 import { forget, link, listen } from "./state.js";
+import { notFound } from "./states.js";
+
+const LOST_MS = 3000; // a shorter interruption is no news
 
 const app = document.getElementById("app");
 let view = null;
@@ -25,10 +32,26 @@ function frame() {
         el("span", {}, "connecting"),
     );
     main = el("main", { id: "main", tabindex: "-1" });
+    const banner = el("div", { class: "banner", role: "alert", hidden: true });
+    let timer = 0;
+    const lose = (at) => {
+        fill(
+            banner,
+            el("strong", {}, "The platform does not respond"),
+            el("span", {}, ` since ${clock(at)}. If it is stopped, start it: `),
+            el("code", {}, "platformctl up"),
+        );
+        banner.hidden = false;
+        main.inert = true;
+    };
     listen((what) => {
         if (what !== "link") return;
         mark.className = link.live ? "link live" : "link lost";
         say(mark.lastChild, link.live ? "live" : "reconnecting");
+        clearTimeout(timer);
+        if (!link.live) timer = setTimeout(lose, LOST_MS, Date.now());
+        main.inert = false;
+        banner.hidden = true;
     });
     const brand = el(
         "a",
@@ -40,6 +63,7 @@ function frame() {
     fill(
         app,
         el("header", { class: "top" }, brand, dashboards, mark, button("Log out", logOut, { class: "quiet" })),
+        banner,
         main,
     );
 }
@@ -50,24 +74,31 @@ function show() {
     if (main === null) frame();
     const [, area, namespace, name, tab] = location.hash.split("/").map(decodeURIComponent);
     const id = area === "services" && namespace && name ? `${namespace}/${name}` : "";
-    const panels = area === "dashboards";
-    if (view?.turn && view.id === id && view.panels === panels) {
-        view.turn(panels ? namespace || "" : tab || "overview");
+    const place = area === "dashboards" ? area : id && tab !== "edit" ? id : location.hash;
+    if (view?.place === place && view.turn) {
+        view.turn(area === "dashboards" ? namespace || "" : tab || "overview");
         return;
     }
     const moved = view !== null;
     view?.leave();
     feed.start(id);
-    view = panels ? dashboardsPage(namespace || "") : id ? servicePage(id, tab || "overview") : overview();
-    view.id = id;
-    view.panels = panels;
+    view = viewOf(area, namespace, id, tab);
+    view.place = place;
     fill(main, view.node);
     document.title = id ? `${id} · Pilotlight` : "Pilotlight";
-    if (moved) main.focus({ preventScroll: true }); // what had the focus is gone with the view before
+    if (moved) main.focus({ preventScroll: true }); // the focused element has left with the previous view
     window.scrollTo(0, 0);
 }
 
-function askForToken(told = "") {
+function viewOf(area, namespace, id, tab) {
+    if (id) return tab === "edit" ? deployPage(id) : servicePage(id, tab || "overview");
+    if (area === "dashboards") return dashboardsPage(namespace || "");
+    if (area === "deploy") return deployPage();
+    if (!area) return overview();
+    return { node: notFound("Page not found", `The console has no page ${location.hash}.`), leave() {} };
+}
+
+function showLogin(told = "") {
     view?.leave();
     view = main = null;
     feed.stop();
@@ -76,7 +107,7 @@ function askForToken(told = "") {
     app.querySelector("#token").focus();
 }
 
-// The feed first: it would ask again when its session is over, and be refused.
+// The feed first: it would reconnect without a session and be refused.
 function logOut() {
     feed.stop();
     return leave();
@@ -84,11 +115,12 @@ function logOut() {
 
 async function begin(token) {
     await enter(token);
+    await learn();
     show();
     main.focus();
 }
 
-// A link of `platformctl console` carries a ticket behind the #, where no server sees it; it leaves the address. What
+// A link of `platformctl console` has a ticket after the #, which no server sees; it is removed from the address. What
 // follows it is the page to open: #token=TICKET/dashboards.
 async function follow() {
     const [, ticket, page] = /^#token=([^/]+)(\/.*)?$/.exec(location.hash) ?? [];
@@ -98,11 +130,12 @@ async function follow() {
         await begin(decodeURIComponent(ticket));
     } catch (error) {
         if (entered()) show();
-        else askForToken(error.message);
+        else showLogin(error.message);
     }
 }
 
-onLost(() => askForToken());
+onLost(() => showLogin());
 window.addEventListener("hashchange", follow);
-if (!entered()) askForToken();
+if (!entered()) showLogin();
+else await learn().catch(() => {}); // a lost connection shows in the frame; a session that has ended leads to the login
 follow();

@@ -1,4 +1,4 @@
-// A service's canary: how far it is, what its checks say, and buttons to pause, promote and abort it.
+// The canary of a service: its steps, its checks, and buttons to pause, promote and abort it.
 
 import { bar } from "./bars.js";
 import { checksTable } from "./checks.js";
@@ -11,7 +11,7 @@ import { phase } from "./phases.js";
 import { ask, pathOf } from "./session.js";
 import { canaries, listen, services } from "./state.js";
 
-const PAST = ["Started", "Revision", "Ended", "How", "Why"];
+const PAST = ["Started", "Revision", "Ended", "Result", "Reason"];
 const ENDED = new Set(["Promoted", "RolledBack", "Superseded"]);
 
 export function canaryTab(id) {
@@ -28,7 +28,7 @@ export function canaryTab(id) {
     const empty = el(
         "div",
         { class: "card stack" },
-        el("p", {}, "No canary has run. Start one: "),
+        el("p", {}, "No canary has run. Start one:"),
         el("code", {}, `platformctl canary start ${id.split("/")[1]} -f service.yaml --steps 5,25,50,100`),
         shared,
     );
@@ -48,7 +48,7 @@ export function canaryTab(id) {
         history.node,
         el("section", { class: "card flush earlier" }, el("h2", {}, "Earlier canaries"), before.node),
     );
-    const node = el("div", {}, el("p", { class: "faint" }, "Looking…"));
+    const node = el("div", {}, el("p", { class: "faint" }, "Loading…"));
 
     function draw() {
         const ledger = canaries.get(id);
@@ -58,12 +58,12 @@ export function canaryTab(id) {
         fill(node, canary ? whole : empty);
         const parts = service.revisions.filter((each) => each.percent > 0 && each.percent < 100);
         const told = parts.map((each) => `${short(service, each.name)} ${each.percent} %`).join(", ");
-        say(shared, told && `Shared without a judge: ${told}`);
+        say(shared, told && `Traffic split without checks: ${told}`);
         if (!canary) return;
         state.update(canary.phase);
-        say(reason, [canary.reason, canary.wish && `asked for: ${canary.wish}`].filter(Boolean).join(" · "));
+        say(reason, [canary.reason, canary.wish && `requested: ${canary.wish}`].filter(Boolean).join(" · "));
         drawSteps(steps, canary);
-        fill(split, bar("Shares", shares(canary, service)), legend(canary, service));
+        fill(split, bar("Traffic", shares(canary, service)), legend(canary, service));
         drawFacts(facts, canary);
         checks.update(canary);
         buttons.update(canary);
@@ -124,10 +124,10 @@ function drawSteps(node, canary) {
         canary.policy.steps.map((percent, index) => {
             const done = over || index < canary.step;
             const current = !ENDED.has(canary.phase) && index === canary.step;
-            const word = done ? "done" : current ? "now" : "to come";
+            const word = done ? "done" : current ? "current" : "next";
             return el(
                 "li",
-                { class: word.replace(" ", ""), "aria-current": current ? "step" : null },
+                { class: word, "aria-current": current ? "step" : null },
                 `${percent} %`,
                 el("span", { class: "hidden" }, ` ${word}`),
             );
@@ -138,11 +138,11 @@ function drawSteps(node, canary) {
 function drawFacts(node, canary) {
     const policy = canary.policy;
     const facts = [
-        ["At this step", `${Math.round(canary.baked_s)} of ${policy.bake_s} s`],
-        ["Measured", `every ${policy.interval_s} s`],
-        ["Failed in a row", `${canary.failures} of ${policy.failure_limit}`],
-        ["Since its start", `${Math.round(canary.elapsed_s)} of ${policy.deadline_s} s`],
-        ["Promoted", policy.auto_promote ? "by itself" : "by hand"],
+        ["In this step", `${Math.round(canary.baked_s)} of ${policy.bake_s} s`],
+        ["Interval", `every ${policy.interval_s} s`],
+        ["Consecutive failures", `${canary.failures} of ${policy.failure_limit}`],
+        ["Elapsed", `${Math.round(canary.elapsed_s)} of ${policy.deadline_s} s`],
+        ["Promotion", policy.auto_promote ? "automatic" : "manual"],
         ["Started", dateAndClock(canary.started_at)],
     ];
     fill(
@@ -163,11 +163,11 @@ function pastRow(canary, service) {
 const QUESTIONS = {
     promote: [
         "Promote to the next step?",
-        "The canary gets the share of the next step at once, whatever its checks say.",
+        "The canary gets the traffic of the next step now, whatever the result of its checks.",
         "Promote",
     ],
-    "promote-full": ["Promote fully?", "The canary gets all requests, and its checks end.", "Promote fully"],
-    abort: ["Abort the canary?", "All requests go back to the stable revision.", "Abort"],
+    "promote-full": ["Promote fully?", "The canary gets all traffic, and its checks end.", "Promote fully"],
+    abort: ["Abort the canary?", "All traffic goes back to the stable revision.", "Abort"],
 };
 
 function actions(id) {
@@ -184,13 +184,13 @@ function actions(id) {
         await doing(
             made[word],
             () => ask("PUT", `${pathOf(id)}/canary/wish`, { wish: word }),
-            "Asked for; the next look at the canary does it.",
+            "Requested. The controller does it within its interval.",
         );
     }
 
     const node = el(
         "div",
-        { class: "line thin ends", role: "group", "aria-label": "Work the canary" },
+        { class: "line thin ends change", role: "group", "aria-label": "Canary actions" },
         Object.values(made),
     );
     const update = (canary) => {

@@ -1,4 +1,4 @@
-// The checks of a canary: each with its bound, its last value beside the baseline's, its verdict and its query.
+// The checks of a canary, each with its bound, its last value and the baseline's, its verdict and its query.
 
 import { spark } from "./chart.js";
 import { el, keyed, put, row, say, table } from "./dom.js";
@@ -10,7 +10,7 @@ const HEADINGS = ["Check", "Bound", "Canary", "Stable", "Verdict", "Requests", "
 export function checksTable() {
     const listing = table("Checks", HEADINGS);
     const update = keyed(listing.body, checkRow);
-    const empty = el("p", { class: "empty" }, "Nothing has been measured yet.");
+    const empty = el("p", { class: "empty" }, "No measurements yet.");
     return {
         node: el("div", {}, listing.node, empty),
         update(canary) {
@@ -21,7 +21,7 @@ export function checksTable() {
     };
 }
 
-// Those of the policy, and what was measured beside them.
+// The checks of the policy, and further ones that have measurements.
 function rowsOf(canary) {
     const declared = new Map(canary.policy.checks.map((check) => [check.name, check]));
     const names = new Set([...declared.keys(), ...canary.measurements.map((each) => each.check)]);
@@ -31,7 +31,7 @@ function rowsOf(canary) {
     });
 }
 
-// `p99_ms vs baseline` is of the kind of `p99_ms`.
+// `p99_ms vs baseline` has the unit of `p99_ms`.
 function figureOf(name, value) {
     if (value === null || value === undefined) return NOTHING;
     const [kind] = name.split(" ");
@@ -44,7 +44,7 @@ function boundOf(name, check, ratio) {
     const told = [];
     if (check.maximum !== null && check.maximum !== undefined) told.push(`< ${figureOf(name, check.maximum)}`);
     if (check.minimum !== null && check.minimum !== undefined) told.push(`> ${figureOf(name, check.minimum)}`);
-    return told.join(", ") || `no worse than ${ratio} × stable`;
+    return told.join(", ") || `≤ ${ratio} × stable`;
 }
 
 function checkRow(first) {

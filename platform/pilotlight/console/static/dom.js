@@ -26,13 +26,13 @@ export function put(node, name, value) {
     }
 }
 
-// Only where it differs: a selection in the text survives, and nothing is laid out again.
+// Only if it differs: a selection in the text survives, and no layout is needed.
 export function say(node, text) {
     const written = text === null || text === undefined ? "" : String(text);
     if (node.textContent !== written) node.textContent = written;
 }
 
-// What stands there already is left alone: a press would be lost with a button that is taken out and put in again.
+// Unchanged children stay: a button that is removed and added again loses a press.
 export function fill(node, ...children) {
     const wanted = children.flat().filter(Boolean);
     const there = node.childNodes;
@@ -40,7 +40,7 @@ export function fill(node, ...children) {
     node.replaceChildren(...wanted);
 }
 
-// Rows of a table or list that live as long as what they show: focus and scrolling stay where they are.
+// Rows of a table or list by key: focus and scroll position stay.
 export function keyed(parent, make) {
     const kept = new Map();
     return (items, keyOf) => {
@@ -61,7 +61,7 @@ export function keyed(parent, make) {
     };
 }
 
-// A table with headers; cells know theirs, so that a narrow screen can show each beside its value.
+// A table with headings; each cell carries its own, which a narrow screen shows beside the value.
 export function table(caption, headings) {
     const body = el("tbody", { role: "rowgroup" });
     const head = headings.map((title) => el("th", { scope: "col", role: "columnheader" }, title));

@@ -1,58 +1,67 @@
-// What happened, newest first.
+// Events, newest first. Repetitions of an event are folded into one row with their count.
 
-import { el, keyed, row, say, table } from "./dom.js";
-import { clock, dateAndClock } from "./format.js";
+import { el, keyed, put, row, say, table } from "./dom.js";
+import { dateAndClock, hrefOf } from "./format.js";
 import { pathOf } from "./session.js";
 import { events, listen } from "./state.js";
 import { documents } from "./streams.js";
 
-export const EVENT_HEADINGS = ["When", "Service", "Reason", "Message"];
-const HEADINGS = ["When", "Object", "Reason", "Message"];
+export const EVENT_HEADINGS = ["Time", "Service", "Reason", "Message"];
+const HEADINGS = ["Time", "Object", "Reason", "Message"];
 
-export function eventRow(event) {
-    const when = el(
-        "time",
-        { datetime: event.at, title: dateAndClock(event.at), class: "faint figure" },
-        clock(event.at),
-    );
-    const whose = `${event.namespace}/${event.service}`;
-    return { node: row(EVENT_HEADINGS, [when, whose, reason(event), event.message]), update() {} };
+// Newest first; an event that repeats the one before it, of whichever replica, adds to its count.
+export function folded(all) {
+    const rows = [];
+    for (const event of all) {
+        const last = rows.at(-1);
+        const same = last && ["namespace", "service", "reason", "message"].every((name) => last[name] === event[name]);
+        if (same) Object.assign(last, event, { first: last.first, count: last.count + 1 });
+        else rows.push({ ...event, first: event.number, count: 1 });
+    }
+    return rows.reverse();
 }
 
-function reason(event) {
-    return el("span", { class: event.type === "Warning" ? "phase bad" : "reason" }, event.reason);
+function rowOf(headings, subject) {
+    return (event) => {
+        const when = el("time", { class: "faint figure" });
+        const reason = el("span", { class: event.type === "Warning" ? "phase bad" : "reason" }, event.reason);
+        const count = el("span", { class: "chip", hidden: true });
+        const update = (latest) => {
+            put(when, "datetime", latest.at);
+            say(when, dateAndClock(latest.at));
+            count.hidden = latest.count < 2;
+            say(count, `× ${latest.count}`);
+        };
+        return { node: row(headings, [when, subject(event), el("span", {}, reason, count), event.message]), update };
+    };
 }
 
-function ownRow(event) {
-    const when = el(
-        "time",
-        { datetime: event.at, title: dateAndClock(event.at), class: "faint figure" },
-        clock(event.at),
-    );
-    const object = el("code", { class: "faint" }, event.object);
-    return { node: row(HEADINGS, [when, object, reason(event), event.message]), update() {} };
-}
+export const eventRow = rowOf(EVENT_HEADINGS, ({ namespace, service }) => {
+    const id = `${namespace}/${service}`;
+    return el("a", { href: hrefOf(id) }, id);
+});
+const ownRow = rowOf(HEADINGS, (event) => el("code", { class: "faint" }, event.object));
 
-// A service's own: those that are kept, then what the feed adds.
+// Stored events of one service, then those of the feed.
 export function eventsTab(id) {
     const listing = table("Events", HEADINGS);
-    const empty = el("p", { class: "empty" }, "Looking…");
+    const empty = el("p", { class: "empty" }, "Loading…");
     const update = keyed(listing.body, ownRow);
     const ending = new AbortController();
-    let kept = [];
+    const stored = [];
 
     function draw() {
-        const known = new Set(kept.map((each) => each.number));
+        const known = new Set(stored.map((each) => each.number));
         const fresh = events.filter((each) => `${each.namespace}/${each.service}` === id && !known.has(each.number));
-        const all = [...kept, ...fresh].sort((one, other) => other.number - one.number);
-        update(all, (each) => each.number);
+        const all = folded([...stored, ...fresh].sort((one, other) => one.number - other.number));
+        update(all, (each) => each.first);
         empty.hidden = all.length > 0;
     }
 
     (async () => {
         try {
-            for await (const event of documents(`${pathOf(id)}/events`, ending.signal)) kept.push(event);
-            say(empty, "Nothing has happened yet.");
+            for await (const event of documents(`${pathOf(id)}/events`, ending.signal)) stored.push(event);
+            say(empty, "No events yet.");
         } catch (error) {
             if (!ending.signal.aborted) say(empty, error.message);
         }

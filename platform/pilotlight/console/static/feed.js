@@ -1,4 +1,4 @@
-// Keeps the one connection to the feed while the page is visible: a browser has six for a host, hidden tabs need none.
+// One connection to the feed while the page is visible: a browser has six per host, hidden tabs need none.
 
 import { entered } from "./session.js";
 import { changed, link, takeCanary, takeEvents, takeServices } from "./state.js";
@@ -40,7 +40,7 @@ async function follow(signal, service) {
                 failures = 0;
             });
         } catch {
-            // What went wrong is told by the mark of the connection; the session's end leads to the login by itself.
+            // The header shows a lost connection; a session that has ended leads to the login.
         }
         if (signal.aborted) return;
         tell(false);

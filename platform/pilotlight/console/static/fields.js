@@ -1,10 +1,10 @@
-// One field for each input of a model: numbers as JSON, text as text, a file where the input looks like a picture.
+// A field for each input of a model: numbers as JSON, text, or a file where the input takes an image.
 
-import { el } from "./dom.js";
+import { el, put, say } from "./dom.js";
 import { pixels } from "./pictures.js";
 import { blank, fromBytes, fromJson, fromPixels, fromText, layout, looksEncoded } from "./tensors.js";
 
-// `tensor()` is what the field says, or an error in words.
+// `tensor()` returns the value or throws an error, which `fail` shows at the field.
 export function fieldOf(input, index) {
     const id = `input-${index}`;
     const kind = kindOf(input);
@@ -15,7 +15,15 @@ export function fieldOf(input, index) {
         el("strong", {}, input.name),
         el("span", { class: "faint" }, `  ${input.datatype} [${input.shape.join(", ")}]`),
     );
-    return { node: el("div", { class: "field" }, label, made.node), tensor: made.tensor };
+    const error = el("p", { id: `${id}-error`, class: "fielderror", role: "alert" });
+    const node = el("div", { class: "field" }, label, made.node, error);
+    const fail = (sentence) => {
+        say(error, sentence);
+        const control = node.querySelector(`#${id}`);
+        put(control, "aria-invalid", sentence ? "true" : null);
+        put(control, "aria-describedby", sentence ? error.id : null);
+    };
+    return { node, tensor: made.tensor, fail };
 }
 
 function kindOf(input) {
@@ -27,14 +35,14 @@ function kindOf(input) {
 function numbers(input, id) {
     const area = el(
         "textarea",
-        { id, spellcheck: "false", placeholder: `JSON numbers of the shape [${input.shape}]` },
+        { id, spellcheck: "false", placeholder: `JSON numbers of shape [${input.shape}]` },
         blank(input),
     );
     return { node: area, tensor: async () => fromJson(input, area.value) };
 }
 
 function text(input, id) {
-    const area = el("textarea", { id, placeholder: "Text; one element a line where there are several" });
+    const area = el("textarea", { id, placeholder: "Text; one element per line" });
     return { node: area, tensor: async () => fromText(input, area.value) };
 }
 
@@ -42,7 +50,9 @@ function encoded(input, id) {
     const area = el("textarea", { id, placeholder: "Text, or choose a file below" });
     const file = el("input", { type: "file", "aria-label": `File for ${input.name}` });
     const tensor = async () =>
-        file.files[0] ? fromBytes(input, await file.files[0].arrayBuffer()) : fromText(input, area.value);
+        file.files[0]
+            ? { ...fromBytes(input, await file.files[0].arrayBuffer()), file: file.files[0].name }
+            : fromText(input, area.value);
     return { node: el("div", {}, area, file), tensor };
 }
 
@@ -52,14 +62,14 @@ function picture(input, id) {
     const canvas = el("canvas", {
         class: "preview",
         role: "img",
-        "aria-label": `${input.name} as the model sees it`,
+        "aria-label": `${input.name} as the model gets it`,
         hidden: true,
     });
     const size = shape.width && shape.height ? `${shape.width} × ${shape.height}` : "its own size";
     const said = el(
         "p",
         { class: "faint" },
-        `A picture; it is brought to ${size}, ${shape.channels} channels, ${shape.order}.`,
+        `An image. It is resized to ${size}, ${shape.channels} channels, ${shape.order}.`,
     );
 
     async function show() {
@@ -69,8 +79,9 @@ function picture(input, id) {
 
     async function tensor() {
         const found = await show();
-        if (!found) throw new Error(`${input.name}: choose a picture`);
-        return fromPixels(input, shape, found);
+        if (!found) throw new Error("choose an image");
+        const { width, height } = found;
+        return { ...fromPixels(input, shape, found), image: { ...shape, width, height, file: file.files[0].name } };
     }
     return { node: el("div", {}, file, said, canvas), tensor };
 }

@@ -30,7 +30,11 @@ export function dateAndClock(at) {
     return `${date.toISOString().slice(0, 10)} ${date.toLocaleTimeString([], { hour12: false })}`;
 }
 
-// Without the service's name, which the page has said.
+export function hrefOf(id, tab = "") {
+    return `#/services/${[...id.split("/"), tab].filter(Boolean).map(encodeURIComponent).join("/")}`;
+}
+
+// Without the service's name, which the page shows already.
 export function short(service, revision) {
     return revision.startsWith(`${service.name}-`) ? revision.slice(service.name.length + 1) : revision;
 }

@@ -1,4 +1,4 @@
-// The login: the API's token, pasted. `enter` is called with it and throws what is told below the field.
+// The login form. `enter` is called with the API's token; its error is shown below the field.
 
 import { el, say } from "./dom.js";
 
@@ -25,11 +25,11 @@ export function login(enter, told) {
         el(
             "p",
             { id: "where", class: "faint" },
-            "It is in the file ",
-            el("code", {}, "token"),
-            " of the platform’s home folder; ",
+            "Run ",
             el("code", {}, "platformctl console"),
-            " logs you in without it.",
+            " to log in without a token, or paste the content of the file ",
+            el("code", {}, "token"),
+            " in the platform’s home folder.",
         ),
     );
 

@@ -1,4 +1,4 @@
-// What replicas wrote, followed while it is looked at. Lines are text: whatever a model prints stays what it printed.
+// Log lines of replicas, followed while the tab is open. A service without a replica shows those of the ended ones.
 
 import { el, fill, say } from "./dom.js";
 import { NOTHING } from "./format.js";
@@ -16,15 +16,16 @@ export function logsTab(id) {
     const filter = el("input", { type: "search", placeholder: "Filter lines", "aria-label": "Filter lines" });
     const lines = el("ol");
     const shown = el("div", { class: "log", role: "log", tabindex: "0", "aria-label": "Log lines" }, lines);
-    const told = el("p", { class: "faint" }, "Looking…");
+    const told = el("p", { class: "faint" }, "Loading…");
     const known = new Set();
     let running = new AbortController();
+    let begun = false;
 
     function restart() {
         running.abort();
         running = new AbortController();
         fill(lines);
-        say(told, "Looking…");
+        say(told, "Loading…");
         read(running.signal);
     }
 
@@ -36,8 +37,8 @@ export function logsTab(id) {
                     say(
                         told,
                         previous.checked
-                            ? "No replica has ended yet."
-                            : "No replica runs; what the last one wrote is with the ended ones.",
+                            ? "No ended replica has written a log."
+                            : "No replica is running. The logs of earlier ones are under Ended replicas.",
                     );
             } catch (error) {
                 if (!signal.aborted) say(told, error.message);
@@ -76,23 +77,27 @@ export function logsTab(id) {
     const fits = (line) => line.textContent.toLowerCase().includes(filter.value.trim().toLowerCase());
     filter.addEventListener("input", () => [...lines.children].forEach((line) => (line.hidden = !fits(line))));
     for (const control of [replica, previous, following]) control.addEventListener("change", restart);
-    read(running.signal);
     const bar = el(
         "div",
         { class: "line thin" },
         replica,
         el("label", { for: "follow" }, following, " Follow"),
-        el("label", { for: "previous" }, previous, " Of ended replicas"),
+        el("label", { for: "previous" }, previous, " Ended replicas"),
         filter,
     );
     return {
         node: el("section", { class: "card" }, bar, told, shown),
-        update() {},
+        update(service) {
+            if (begun) return;
+            begun = true;
+            previous.checked = service.revisions.every((each) => !each.ready && (!each.starting || each.failure));
+            read(running.signal);
+        },
         leave: () => running.abort(),
     };
 }
 
-// Our predictor writes JSON; anything else is shown as it stands.
+// Our predictor writes JSON; any other line is shown unchanged.
 function lineOf({ replica, line }) {
     const read = parsed(line);
     const whose = el("span", { class: "faint whose", title: replica }, replica.split("-").at(-1));

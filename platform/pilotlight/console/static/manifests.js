@@ -1,4 +1,4 @@
-// The objects that the service amounts to, as they live: what a cluster would be given, with their status.
+// The rendered objects of a service, live, with their status: what a cluster would get.
 
 import { button, el, fill } from "./dom.js";
 import { notice } from "./notices.js";
@@ -8,7 +8,7 @@ import { yaml } from "./yaml.js";
 const WORKLOADS = /^serving\.knative\.dev\S* Service$|Deployment$|StatefulSet$|LeaderWorkerSet$/;
 
 export function manifestsTab(id) {
-    const node = el("div", { class: "stack" }, el("p", { class: "faint" }, "Looking…"));
+    const node = el("div", { class: "stack" }, el("p", { class: "faint" }, "Loading…"));
     let generation = null;
 
     async function load() {
@@ -19,8 +19,8 @@ export function manifestsTab(id) {
                 el(
                     "div",
                     { class: "line thin" },
-                    el("span", { class: "faint" }, `${found.length} objects, as they are`),
-                    button("Look again", load, { class: "small" }),
+                    el("span", { class: "faint" }, `${found.length} live objects`),
+                    button("Refresh", load, { class: "small" }),
                 ),
                 found.map(manifest),
             );
@@ -42,11 +42,9 @@ export function manifestsTab(id) {
 
 function manifest(document_) {
     const text = yaml(document_).trimStart();
-    const copy = button(
-        "Copy",
-        () => navigator.clipboard.writeText(text).then(() => notice("The manifest is in the clipboard.")),
-        { class: "small" },
-    );
+    const copy = button("Copy", () => navigator.clipboard.writeText(text).then(() => notice("Copied the manifest.")), {
+        class: "small",
+    });
     return el(
         "details",
         { class: "card manifest", open: WORKLOADS.test(`${document_.apiVersion} ${document_.kind}`) },

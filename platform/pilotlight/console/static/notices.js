@@ -1,8 +1,8 @@
-// One sentence about what was just done, or why not; it goes by itself.
+// Notices: one sentence about an action, its success or its error; they disappear.
 
 import { el } from "./dom.js";
 
-const SHOWN_MS = { good: 6000, bad: 30000 }; // a refusal wants to be read
+const SHOWN_MS = { good: 6000, bad: 30000 }; // an error takes longer to read
 
 export function notice(sentence, tone = "good") {
     const node = el("p", { class: `notice ${tone}` }, sentence);
@@ -10,7 +10,7 @@ export function notice(sentence, tone = "good") {
     setTimeout(() => node.remove(), SHOWN_MS[tone]);
 }
 
-// Runs what a button does: the button waits with it, and a refusal is told.
+// Runs the action of a button, which is disabled meanwhile; an error becomes a notice.
 export async function doing(button, action, sentence) {
     button.disabled = true;
     try {

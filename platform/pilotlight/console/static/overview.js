@@ -1,13 +1,14 @@
-// All services, a row each, with their traffic as it comes; below them what happened last.
+// All services, a row each, with their live traffic; below them recent events.
 
 import { spark } from "./chart.js";
-import { el, fill, keyed, row, say, table } from "./dom.js";
-import { eventRow, EVENT_HEADINGS } from "./events.js";
-import { milliseconds, percent, rate, replicas, total, worst } from "./format.js";
+import { el, keyed, row, say, table } from "./dom.js";
+import { eventRow, EVENT_HEADINGS, folded } from "./events.js";
+import { hrefOf, milliseconds, percent, rate, replicas, total, worst } from "./format.js";
 import { repeated } from "./history.js";
 import { phase } from "./phases.js";
 import { ask } from "./session.js";
 import { events, link, listen, services } from "./state.js";
+import { emptyPlatform } from "./states.js";
 
 const HEADINGS = ["Service", "State", "Replicas", "Requests/s", "p50", "p99", "Errors", "Cold starts"];
 const SHOWN_EVENTS = 8;
@@ -28,19 +29,28 @@ export function overview() {
     const traffic = { at: [], series: new Map() };
     const update = keyed(listing.body, (each) => serviceRow(each, traffic));
     const empty = el("p", { class: "empty" });
-    const happened = table("What happened last", EVENT_HEADINGS);
+    const happened = table("Recent events", EVENT_HEADINGS);
     const updateEvents = keyed(happened.body, eventRow);
+    const some = el("section", { class: "card flush" }, listing.node, empty);
+    const none = emptyPlatform();
     const node = el(
         "div",
         { class: "page" },
-        el("div", { class: "line" }, el("h1", {}, "Services"), filter),
+        el(
+            "div",
+            { class: "line" },
+            el("h1", {}, "Services"),
+            filter,
+            el("a", { class: "button change", href: "#/deploy" }, "Deploy"),
+        ),
         el(
             "dl",
             { class: "tiles" },
             tiles.map((each) => each.node),
         ),
-        el("section", { class: "card flush" }, listing.node, empty),
-        el("h2", {}, "What happened last"),
+        none,
+        some,
+        el("h2", {}, "Recent events"),
         el("section", { class: "card flush" }, happened.node),
     );
 
@@ -49,10 +59,13 @@ export function overview() {
         const asked = filter.value.trim().toLowerCase();
         const shown = all.filter((each) => `${each.id} ${each.phase}`.toLowerCase().includes(asked));
         update(shown, (each) => each.id);
-        tellEmpty(empty, all.length, shown.length);
+        none.hidden = !link.heard || all.length > 0;
+        some.hidden = !none.hidden;
+        say(empty, link.heard ? "No service matches the filter." : "Loading…");
+        empty.hidden = shown.length > 0;
         const sums = [all.length, sum(all, "ready"), rate(sum(all, "per_second")), sum(all, "cold_starts")];
         tiles.forEach((each, index) => say(each.value, link.heard ? sums[index] : "–"));
-        updateEvents(events.slice(-SHOWN_EVENTS).reverse(), (each) => each.number);
+        updateEvents(folded(events).slice(0, SHOWN_EVENTS), (each) => each.first);
     }
 
     const stopListening = listen(draw);
@@ -79,7 +92,7 @@ export function overview() {
     };
 }
 
-// `/` goes to the filter, Escape empties it.
+// `/` focuses the filter, Escape clears it.
 function shortcut(event, filter, draw) {
     if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "")) {
         event.preventDefault();
@@ -99,24 +112,16 @@ function sum(all, field) {
     return all.reduce((found, each) => found + total(each, field), 0);
 }
 
-function tellEmpty(node, all, shown) {
-    if (!link.heard) say(node, "Looking…");
-    else if (all && !shown) say(node, "No service is called so.");
-    else if (!all) fill(node, "Nothing is deployed yet: ", el("code", {}, "platformctl deploy -f service.yaml"));
-    node.hidden = shown > 0;
-}
-
 function serviceRow(service, traffic) {
     const state = phase();
     const texts = Array.from({ length: 6 }, () => el("span", { class: "figure" }));
     const [count, requests, p50, p99, errors, cold] = texts;
-    const line = spark("requests per second, last 15 minutes");
+    const line = spark("requests per second, last 15 min");
     const split = el("span", { class: "chip ember", hidden: true });
-    const href = `#/services/${service.id.split("/").map(encodeURIComponent).join("/")}`;
     const name = el(
         "div",
         {},
-        el("a", { href, class: "name" }, service.name),
+        el("a", { href: hrefOf(service.id), class: "name" }, service.name),
         split,
         el("div", { class: "faint" }, service.namespace),
     );
@@ -135,7 +140,7 @@ function serviceRow(service, traffic) {
 
     function update(now) {
         state.update(now.phase, now.message);
-        say(why, now.message.replace(/^[a-z0-9.-]+-[0-9a-f]{8}: /, "")); // which revision is told on its page
+        say(why, now.message.replace(/^[a-z0-9.-]+-[0-9a-f]{8}: /, "")); // the revision is on its page
         why.title = now.message;
         say(count, replicas(total(now, "ready"), total(now, "desired"), total(now, "starting")));
         say(requests, rate(total(now, "per_second")));

@@ -1,4 +1,4 @@
-// One word for how a service, a model or a canary is, with a colour that never stands alone.
+// The state of a service, a model or a canary: a word, with a colour that never stands alone.
 
 import { el, put, say } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// A picture that somebody chose, in the size that an input takes; shown as the model will see it.
+// An image file in the size of a model's input, drawn as the model gets it.
 
 const LARGEST = 1024; // of a side that the model leaves open
 
@@ -7,7 +7,7 @@ export async function pixels(file, { width, height }, canvas) {
     try {
         image = await createImageBitmap(file);
     } catch {
-        throw new Error(`${file.name} is no picture that this browser reads`);
+        throw new Error(`${file.name} is not an image that this browser can read`);
     }
     const scale = Math.min(1, LARGEST / Math.max(image.width, image.height));
     canvas.width = width || Math.round(image.width * scale);

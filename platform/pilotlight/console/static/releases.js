@@ -1,4 +1,4 @@
-// What was deployed, newest first; any of them can be deployed again.
+// Releases, newest first; each can be deployed again.
 
 import { confirmed } from "./dialogs.js";
 import { button, el, keyed, row, table } from "./dom.js";
@@ -6,11 +6,11 @@ import { dateAndClock } from "./format.js";
 import { doing } from "./notices.js";
 import { ask, pathOf } from "./session.js";
 
-const HEADINGS = ["Generation", "When", "Why", "Document", "Go back"];
+const HEADINGS = ["Generation", "Time", "Change", "Manifest", "Action"];
 
 export function releasesTab(id) {
     const listing = table("Releases", HEADINGS);
-    const told = el("p", { class: "empty" }, "Looking…");
+    const told = el("p", { class: "empty" }, "Loading…");
     const update = keyed(listing.body, (release) => ({ node: releaseRow(id, release), update() {} }));
     let generation = null;
 
@@ -18,7 +18,10 @@ export function releasesTab(id) {
         try {
             const found = await ask("GET", `${pathOf(id)}/releases`);
             const [newest] = found;
-            update(found.map((each) => ({ ...each, runs: each === newest })), keyOf);
+            update(
+                found.map((each) => ({ ...each, runs: each === newest })),
+                keyOf,
+            );
             told.hidden = found.length > 0;
         } catch (error) {
             told.textContent = error.message;
@@ -36,7 +39,7 @@ export function releasesTab(id) {
     };
 }
 
-// A row is made anew only where it tells something else: an opened document stays open.
+// A row is replaced only if its content differs, so that an open manifest stays open.
 function keyOf(release) {
     return JSON.stringify([release.generation, release.at, release.runs, release.failed]);
 }
@@ -48,26 +51,26 @@ function releaseRow(id, release) {
         el("summary", {}, `${release.document.split("\n").length} lines`),
         el("pre", { tabindex: "0" }, release.document),
     );
-    const back = button("Roll back to it", () => roll(id, release, back), { class: "small" });
+    const back = button("Roll back", () => roll(id, release, back), { class: "small change" });
     const failed = release.failed.length
-        ? el("p", { class: "reasontext" }, `did not start: ${release.failed.join(", ")}`)
+        ? el("p", { class: "reasontext" }, `failed to start: ${release.failed.join(", ")}`)
         : null;
     const cells = [
         el("span", { class: "figure" }, release.generation),
         el("time", { datetime: release.at, class: "figure faint" }, dateAndClock(release.at)),
         el("div", {}, release.note || "deploy", failed),
         text,
-        release.runs ? el("span", { class: "faint" }, "runs") : back,
+        release.runs ? el("span", { class: "faint" }, "current") : back,
     ];
     return row(HEADINGS, cells);
 }
 
 async function roll(id, release, pressed) {
-    const consequence = `The release of ${dateAndClock(release.at)} is deployed again and gets all requests.`;
+    const consequence = `The release of ${dateAndClock(release.at)} is deployed again and gets all traffic.`;
     if (!(await confirmed(`Roll back to generation ${release.generation}?`, consequence, "Roll back"))) return;
     await doing(
         pressed,
         () => ask("POST", `${pathOf(id)}/rollback`, { generation: release.generation }),
-        "It is being deployed again.",
+        `Rolling back to generation ${release.generation}.`,
     );
 }

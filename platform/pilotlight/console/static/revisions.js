@@ -1,4 +1,4 @@
-// The first tab of a service: its history as charts, revisions, scaling, cold starts.
+// Overview of a service: its history as charts, revisions, scaling, cold starts.
 
 import { bar } from "./bars.js";
 import { el, fill, keyed, row, say, table } from "./dom.js";
@@ -7,7 +7,7 @@ import { serviceHistory } from "./history.js";
 import { phase } from "./phases.js";
 import { scaling } from "./scaling.js";
 
-const HEADINGS = ["Revision", "Share", "Replicas", "Model", "p50", "p99", "Errors", "Requests", "Cold starts"];
+const HEADINGS = ["Revision", "Traffic", "Replicas", "Model", "p50", "p99", "Errors", "Requests", "Cold starts"];
 
 export function revisionsTab(id) {
     const history = serviceHistory(id);
@@ -75,13 +75,13 @@ function revisionRow(service) {
     return { node: row(HEADINGS, cells), update };
 }
 
-// Drawn anew only when a figure differs, so that nothing flickers.
+// Redrawn only if a figure differs, so that nothing flickers.
 function drawStarts(node, service) {
     const known = service.revisions.filter((each) => Object.keys(each.cold_start).length);
     const told = JSON.stringify(known.map((each) => [each.name, each.cold_start]));
     if (node.dataset.told === told) return;
     node.dataset.told = told;
-    if (!known.length) fill(node, el("p", { class: "faint" }, "None of its revisions has started yet."));
+    if (!known.length) fill(node, el("p", { class: "faint" }, "No replica has started yet."));
     else
         fill(
             node,

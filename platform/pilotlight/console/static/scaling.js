@@ -1,23 +1,23 @@
-// How many replicas and why: the last decision of each revision, those before it, and bounds that a person sets.
+// Scaling: the last decision of each revision, those before it, and a form for the replica bounds.
 
 import { button, el, keyed, row, say, table } from "./dom.js";
-import { clock, dateAndClock, short } from "./format.js";
+import { dateAndClock, short } from "./format.js";
 import { doing } from "./notices.js";
-import { ask, pathOf } from "./session.js";
+import { ask, pathOf, session } from "./session.js";
 import { events, listen } from "./state.js";
 
-const HEADINGS = ["When", "What", "Why"];
+const HEADINGS = ["Time", "Revision", "Decision"];
 const SHOWN = 12;
 
 export function scaling(id) {
-    const [least, most] = [bound("Least", "least"), bound("Most", "most")];
+    const [least, most] = [bound("Min", "min"), bound("Max", "max")];
     const byHand = el("p", { class: "faint" });
-    const set = el("button", { class: "first" }, "Set");
-    const reset = button("As the document says", () => send(null, reset), {});
-    const form = el("form", { class: "line thin", onsubmit: submit }, least.node, most.node, set, reset);
+    const set = el("button", { class: "first" }, "Scale");
+    const reset = button("Reset to manifest", () => send(null, reset), {});
+    const form = el("form", { class: "line thin change", onsubmit: submit }, least.node, most.node, set, reset);
     const listing = table("Scaling decisions", HEADINGS);
     const update = keyed(listing.body, decisionRow);
-    const empty = el("p", { class: "empty" }, "Nothing has been decided yet.");
+    const empty = el("p", { class: "empty" }, "No decisions yet.");
     const node = el(
         "section",
         { class: "card flush" },
@@ -27,6 +27,7 @@ export function scaling(id) {
         empty,
     );
     let latest = null;
+    let documented = { generation: null };
 
     function submit(event) {
         event.preventDefault();
@@ -37,22 +38,38 @@ export function scaling(id) {
     }
 
     async function send(bounds, pressed) {
-        const told = bounds ? "The bounds are set." : "The override is removed.";
-        const done = await doing(pressed, () => ask("PUT", `${pathOf(id)}/scale`, bounds), told);
-        if (done && !bounds) least.input.value = most.input.value = "";
+        const told = bounds ? "Set the replica bounds." : "Reset the replica bounds to those of the manifest.";
+        await doing(pressed, () => ask("PUT", `${pathOf(id)}/scale`, bounds), told);
+        least.changed = most.changed = false;
+        draw();
+    }
+
+    // The bounds of the manifest, again after each deploy.
+    async function learn(generation) {
+        if (session.readOnly || documented.generation === generation) return;
+        documented = { generation };
+        try {
+            documented = { generation, ...(await ask("GET", `${pathOf(id)}/manifest`)).bounds };
+        } catch {
+            // A release that cannot be planned again has no bounds to show; the form still takes new ones.
+        }
+        draw();
     }
 
     function draw() {
         if (!latest) return;
-        const set = Object.values(latest.overrides)
-            .map((each) => [each.minReplicas, each.maxReplicas])
-            .find((each) => each.some(Number.isInteger));
-        say(
-            byHand,
-            set
-                ? `Set by hand: least ${set[0] ?? "as documented"}, most ${set[1] ?? "as documented"}`
-                : "As the document says.",
-        );
+        const set =
+            Object.values(latest.overrides).find((each) => "minReplicas" in each || "maxReplicas" in each) ?? {};
+        const bounds = { ...documented, ...set };
+        for (const [field, name] of [
+            [least, "minReplicas"],
+            [most, "maxReplicas"],
+        ])
+            if (!field.changed) field.input.value = bounds[name] ?? "";
+        const overridden = "minReplicas" in set || "maxReplicas" in set;
+        const range = `min ${bounds.minReplicas ?? "default"}, max ${bounds.maxReplicas ?? "default"}`;
+        say(byHand, overridden ? `Set manually: ${range}` : "Bounds of the manifest.");
+        reset.disabled = !overridden;
         const all = decisions(latest);
         update(all, (each) => each.key);
         empty.hidden = all.length > 0;
@@ -64,6 +81,7 @@ export function scaling(id) {
         update(service) {
             latest = service;
             draw();
+            learn(service.generation);
         },
         leave: stopListening,
     };
@@ -78,17 +96,19 @@ function bound(label, name) {
         class: "narrow",
         inputmode: "numeric",
     });
-    return { node: el("label", { for: `bound-${name}` }, `${label} replicas `, input), input };
+    const field = { node: el("label", { for: `bound-${name}` }, `${label} replicas `, input), input, changed: false };
+    input.addEventListener("input", () => (field.changed = true));
+    return field;
 }
 
-// What holds now stands first; what was decided before is an event.
+// The current decisions first; earlier ones are events.
 function decisions(service) {
     const current = service.revisions
         .filter((each) => each.decision)
         .map((each) => ({
             key: `now ${each.name}`,
             at: each.decided_at,
-            what: `${short(service, each.name)}, holds`,
+            what: `${short(service, each.name)} (current)`,
             why: each.decision,
         }));
     const before = events
@@ -102,8 +122,7 @@ function decisions(service) {
 function decisionRow() {
     const [when, what, why] = [el("time", { class: "faint figure" }), el("code", {}), el("span", {})];
     const update = (each) => {
-        say(when, each.at ? clock(each.at) : "since its start");
-        when.title = each.at ? dateAndClock(each.at) : "";
+        say(when, each.at ? dateAndClock(each.at) : "since start");
         say(what, each.what);
         say(why, each.why);
     };

@@ -1,10 +1,12 @@
-// Who is logged in, and every question to the control API. The cookie is the browser's half of a session, `proof` is
-// the page's: kept for this origin alone, and worth nothing without the cookie.
+// The session, and all requests to the control API. The cookie is the browser's half of a session, `proof` is the
+// page's: it is stored for this origin only, and worth nothing without the cookie.
 
 const PROOF = "pilotlight.proof";
 const API = "/console/api";
 
 let whenLost = () => {};
+
+export const session = { readOnly: false };
 
 export class Refused extends Error {
     constructor(status, told) {
@@ -17,7 +19,7 @@ export function onLost(callback) {
     whenLost = callback;
 }
 
-// Who logs out in one tab is out in all of them.
+// Logging out in one tab logs out of all of them.
 window.addEventListener("storage", (event) => {
     if (event.key === PROOF && event.newValue === null) whenLost();
 });
@@ -39,6 +41,12 @@ export async function enter(token) {
     return told;
 }
 
+// What the session may do. Controls that change something have the class `change`, which a read-only session hides.
+export async function learn() {
+    session.readOnly = (await ask("GET", "/session")).read_only;
+    document.body.classList.toggle("readonly", session.readOnly);
+}
+
 export async function leave() {
     await ask("DELETE", "/session").catch(() => {});
     forget();
@@ -49,7 +57,7 @@ function forget() {
     whenLost();
 }
 
-// The reply itself, for streams; a session that is over leads back to the login, wherever it is noticed.
+// Returns the response itself, for streams. A session that has ended leads back to the login.
 export async function request(method, path, { body, headers, signal } = {}) {
     const shown = { "X-Pilotlight-Console": localStorage.getItem(PROOF) ?? "", ...headers };
     const answer = await fetch(`${API}${path}`, { method, headers: shown, body, signal });
@@ -74,6 +82,6 @@ async function readable(answer) {
     try {
         return await answer.json();
     } catch {
-        return { error: `the control process answered ${answer.status}`, hint: "" };
+        return { error: `the control process responded with ${answer.status}`, hint: "" };
     }
 }

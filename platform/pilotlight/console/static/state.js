@@ -1,4 +1,4 @@
-// What the feed has told: services by id, events. Views listen to it.
+// State from the feed: services by id, events. Views listen to it.
 
 const KEPT_EVENTS = 500;
 

@@ -1,9 +1,8 @@
-// Replies that go on: lines of JSON, and server-sent events read by fetch, which can show a session and see a refusal.
+// Streamed responses: lines of JSON, and server-sent events, read by fetch, which can send the session's header.
 
 import { request } from "./session.js";
 
-export async function* lines(path, signal) {
-    const answer = await request("GET", path, { signal });
+async function* linesOf(answer) {
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     try {
@@ -20,10 +19,19 @@ export async function* lines(path, signal) {
     }
 }
 
-export async function* documents(path, signal) {
-    for await (const line of lines(path, signal)) {
+async function* lines(path, signal) {
+    yield* linesOf(await request("GET", path, { signal }));
+}
+
+// Each line of a response is a JSON document.
+export async function* documentsOf(answer) {
+    for await (const line of linesOf(answer)) {
         if (line.trim()) yield JSON.parse(line);
     }
+}
+
+export async function* documents(path, signal) {
+    yield* documentsOf(await request("GET", path, { signal }));
 }
 
 export async function* messages(path, signal) {

@@ -1,4 +1,4 @@
-// One V2 request made from a form and from what the model says of itself. Pure: values in, bytes out.
+// V2 requests from the values of a form and the metadata of the model. Pure: values in, bytes out.
 
 const SIZES = {
     BOOL: 1,
@@ -27,7 +27,7 @@ const WRITERS = {
 };
 const CHANNELS = [1, 3, 4];
 
-// How a picture lies in an input: the order, channels, width and height; null where it takes none.
+// How an image is laid out in an input: order, channels, width and height; null: it takes no image.
 export function layout({ datatype, shape }) {
     if (datatype === "BYTES" || !WRITERS[datatype] || shape.length < 3) return null;
     const [first, second, third] = shape.slice(-3);
@@ -42,7 +42,7 @@ export function looksEncoded({ datatype, name }) {
     return datatype === "BYTES" && /image|img|picture|photo|jpe?g|png|file|content|bytes/i.test(name);
 }
 
-// What stands in a field at first: zeros of the shape with every free size 1, as long as a person would want to see.
+// Initial text of a field: zeros of the shape, with 1 for every dynamic size; empty above 256 values.
 export function blank({ datatype, shape }) {
     const sizes = shape.map((size) => (size > 0 ? size : 1));
     const count = sizes.reduce((product, size) => product * size, 1);
@@ -56,14 +56,14 @@ export function fromJson(input, text) {
     try {
         value = JSON.parse(text);
     } catch (error) {
-        throw new Error(`${input.name}: no JSON: ${error.message}`);
+        throw new Error(`not valid JSON: ${error.message}`);
     }
     const given = nesting(value);
     const data = Array.isArray(value) ? value.flat(Infinity) : [value];
     return { ...about(input, fit(input, given, data.length)), data };
 }
 
-// One element a line; a shape with one place takes the whole text.
+// One element per line; a shape of one element takes the whole text.
 export function fromText(input, text) {
     const fixed = input.shape.every((size) => Math.abs(size) === 1);
     const data = fixed ? [text] : text.split("\n");
@@ -77,7 +77,7 @@ export function fromBytes(input, content) {
     return { ...about(input, fit(input, [], 1)), raw };
 }
 
-// `pixels` is RGBA as a canvas gives it. Numbers with a fraction lie between 0 and 1, as most preprocessing begins.
+// The image is RGBA of a canvas. Floats are between 0 and 1, as most preprocessing begins.
 export function fromPixels(input, { order, channels }, { width, height, data }) {
     const scale = input.datatype.startsWith("FP") ? 255 : 1;
     const size = SIZES[input.datatype];
@@ -109,8 +109,8 @@ function nesting(value) {
     return shape;
 }
 
-// The shape that is sent: as given, with ones before it, or for flat values worked out. [-1, 4] takes eight as (2, 4).
-export function fit({ name, shape }, given, count) {
+// The shape to send: as given, with ones before it; for flat values it is computed: [-1, 4] takes eight as (2, 4).
+export function fit({ shape }, given, count) {
     const padded = [...Array(Math.max(0, shape.length - given.length)).fill(1), ...given];
     const product = padded.reduce((found, size) => found * size, 1);
     const matches = padded.length === shape.length && product === count;
@@ -118,8 +118,8 @@ export function fit({ name, shape }, given, count) {
     const fixed = shape.filter((size) => size >= 0).reduce((found, size) => found * size, 1);
     const free = shape.filter((size) => size < 0).length;
     if (given.length > 1 || !fixed || count % fixed || (!free && count !== fixed)) {
-        const what = given.length > 1 ? `values of [${given}]` : `${count} values`;
-        throw new Error(`${name} has the shape [${shape}]; ${what} do not fit it`);
+        const what = given.length > 1 ? `values of shape [${given}]` : `${count} values`;
+        throw new Error(`${what} do not fit the shape [${shape}]`);
     }
     const sizes = [...Array(Math.max(0, free - 1)).fill(1), count / fixed];
     return shape.map((size) => (size >= 0 ? size : sizes.shift()));
@@ -127,7 +127,7 @@ export function fit({ name, shape }, given, count) {
 
 // JSON alone, or a JSON header with the raw tensors behind it.
 export function encode(tensors) {
-    const inputs = tensors.map(({ raw, ...rest }) =>
+    const inputs = tensors.map(({ raw, image, file, ...rest }) =>
         raw ? { ...rest, parameters: { binary_data_size: raw.byteLength } } : rest,
     );
     const document_ = new TextEncoder().encode(JSON.stringify({ inputs }));

@@ -1,4 +1,4 @@
-// A document as YAML for people to read, quoted where a plain word would be read as something else. Pure.
+// A document as YAML, with quotes where a plain word would have another meaning. Pure.
 
 const PLAIN = /^[A-Za-z_/.][\w ./@%+(),=<>-]*$/;
 const WORDS = /^(?:true|false|null|yes|no|on|off|y|n|~)$/i;
@@ -16,7 +16,7 @@ function mapped(value, depth) {
         .join("");
 }
 
-// The first key of a map stands beside the dash.
+// The first key of a map is on the line of the dash.
 function listed(value, depth) {
     const pad = "  ".repeat(Math.max(0, depth - 1));
     return value.map((each) => `\n${pad}-${compact(yaml(each, Math.max(1, depth)), each)}`).join("");

@@ -40,12 +40,11 @@ def links(text: str) -> Iterator[re.Match[str]]:
 
 
 def anchors(text: str) -> set[str]:
-    """Anchors of a page: of its headings, as git hosts and our MkDocs settings make them, and `<a id="…">`."""
+    """Anchors of a page's headings, as git hosts and our MkDocs settings make them."""
     fences = re.compile(r"^( *`{3,}).*?^\1`* *$", re.M | re.S)
     headings = _HEADING.findall(fences.sub("", text))
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
-    slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
-    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
 
 
 def target(page: str, path: str) -> str:

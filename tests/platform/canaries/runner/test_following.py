@@ -88,7 +88,7 @@ def test_a_pause_that_somebody_knows_of_is_waited_for_and_told(
 ) -> None:
     with pytest.raises(TimedOut, match=f"paused: {reason}"):
         follow(paused(started(), reason), KEY, ProgressLog(), 0.0, wait_through_pauses=patient)
-    assert "for it to go on: platformctl canary resume iris" in capsys.readouterr().err
+    assert "for it to continue: platformctl canary resume iris" in capsys.readouterr().err
 
 
 def test_troubles_are_told_and_outlasted_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:

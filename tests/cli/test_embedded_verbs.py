@@ -423,7 +423,7 @@ def test_history_lists_releases_with_their_change_and_which_serves(call: Call, n
 def test_a_replica_that_does_not_exist_is_an_error_that_lists_those_there_are(call: Call, platform: Platform) -> None:
     done = call("logs", "iris", "--replica", "xx")
     assert done.code == 3
-    assert "no replica or revision with replicas is called xx" in done.err
+    assert "is called xx; there are " in done.err
     assert platform.status().revisions[0].replicas[0].name in done.err
 
 

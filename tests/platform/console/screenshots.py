@@ -119,30 +119,23 @@ def views(browser: Browser, platform: Platform) -> None:
 
 
 def states(browser: Browser, platform: Platform) -> None:
-    """The editor with a problem and with a review, a chat, a failed service."""
+    """The editor with a problem, a chat, a failed service."""
     page, url = opened(browser, platform, WIDE, "light"), address(platform)
-    page.goto(f"{url}#/services/default/flowers/edit")
+    page.goto(f"{url}#/deploy")
+    page.get_by_role("button", name="Insert an example").click()
     editor = page.get_by_label("Manifest (YAML or JSON)")
-    page.get_by_text("Valid: updates").wait_for()
-    text = editor.input_value()
-    editor.fill(text.replace("maxReplicas: 3", "maxReplica: 5"))
+    editor.fill(editor.input_value().replace("maxReplicas", "maxReplica"))
     page.get_by_text("PL101").wait_for()
     shoot(page, "editor")
-    editor.fill(text.replace("maxReplicas: 3", "maxReplicas: 5"))
-    page.get_by_role("button", name="Review changes").click()
-    page.get_by_role("button", name="Deploy", exact=True).scroll_into_view_if_needed()
-    shoot(page, "review")
     page.goto(f"{url}#/services/default/chat/try")
     page.get_by_label("Message").fill("This model repeats what it is told.")
     page.get_by_text("Use it from code").click()
     page.get_by_role("button", name="Send").click()
-    page.get_by_role("listitem").filter(has_text="Model").get_by_text("told.").wait_for()
+    page.locator(".chat .assistant .said").filter(has_text="told.").wait_for()
     shoot(page, "chat")
     page.goto(f"{url}#/services/default/broken")
     page.get_by_label("End of the log").wait_for()
     shoot(page, "failed")
-    page.set_viewport_size(NARROW)
-    shoot(page, "failed-narrow")
     page.context.close()
 
 

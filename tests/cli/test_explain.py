@@ -6,6 +6,8 @@ from pathlib import Path
 import yaml
 from tests.cli.conftest import Call
 
+from pilotlight.spec.problems import code_texts
+
 IRIS = "examples/services/iris.yaml"
 
 
@@ -44,7 +46,7 @@ def test_a_code_is_explained_without_a_document(call: Call) -> None:
     done = call("explain", "pl342", "PL400")
     assert done.code == 0, done.err
     first, fix, page, _, second, *_ = done.out.splitlines()
-    assert first == "PL342: A local path is used with an image that is not ours."
+    assert first == f"PL342: {code_texts()['PL342'].what}"
     assert fix.startswith("  fix: Use a URI")
     assert page == "  see docs/reference/errors.md"
     assert second.startswith("PL400: unknown key in a trigger's metadata (error). KEDA ignores")

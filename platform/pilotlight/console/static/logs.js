@@ -125,7 +125,7 @@ function parsed(line) {
         return {
             when: /T(\d\d:\d\d:\d\d(?:\.\d{1,3})?)/.exec(at)?.[1] ?? (at || NOTHING),
             level: String(level ?? ""),
-            said: String(message ?? msg ?? event ?? ""),
+            said: [event, message ?? msg].filter(Boolean).join(": "),
             rest: rest.join(""),
         };
     } catch {

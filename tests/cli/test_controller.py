@@ -29,7 +29,7 @@ def test_it_acts_on_all_kinds_of_ours_or_on_those_it_is_told() -> None:
 
 def test_kinds_of_other_controllers_are_left_alone_unless_asked_for() -> None:
     with PaperCluster(kinds=ISVC) as theirs:
-        with pytest.raises(PlatformError, match="no CRD of ours") as refused:
+        with pytest.raises(PlatformError, match="lacks Pilotlight's CRD") as refused:
             _kinds(theirs.cluster(), (), False)
         assert "--foreign-crds" in refused.value.hint
         assert _kinds(theirs.cluster(), (), True) == (OME, KSERVE)

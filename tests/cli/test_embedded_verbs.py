@@ -332,7 +332,7 @@ def test_traffic_by_hand_holds_over_a_deploy_until_it_is_reset(
     assert f"override kept: iris-predictor traffic {old} 70 % latest 30 %" in kept.err
     assert shares(call) == {new: 30, old: 70}
     refused = call("canary", "start", "-f", str(folder / "iris.yaml"), "--percent", "10")
-    assert "is set by hand" in refused.err
+    assert "is set manually" in refused.err
     assert call("traffic", "iris", "--reset").code == 0
     assert shares(call) == {new: 100}
     assert call("traffic", "iris", "nobody=100").code == 3

@@ -214,7 +214,7 @@ def check(target: "Target", service: "Service", request: apply.ReleaseRequest) -
         message = f"the document is the one that {'/'.join(key)} runs, so there is nothing to try"
         raise UsageError(message, "change it, or give another: -f FILE")
     if any(each.get("traffic") for each in overrides.values()):
-        raise UsageError(f"the traffic of {'/'.join(key)} is set by hand", f"platformctl traffic {key[1]} --reset")
+        raise UsageError(f"the traffic of {'/'.join(key)} is set manually", f"platformctl traffic {key[1]} --reset")
 
 
 def note_replaced(target: "Target", key: "Key") -> None:
@@ -248,7 +248,7 @@ def share(canary: history.RunningCanary, status: "ServiceStatus") -> str:
     if has == canary.percent:
         return f"has {has} %"
     overridden = any(each.get("traffic") for each in status.overrides.values())
-    return f"should have {canary.percent} %, has {has} % {'as set by hand' if overridden else 'until it responds'}"
+    return f"should have {canary.percent} %, has {has} % {'as set manually' if overridden else 'until it responds'}"
 
 
 def check_promotable(revision: "RevisionStatus", name: str) -> None:

@@ -58,7 +58,7 @@ def findings(cluster: Cluster, namespace: str, registry: str = "") -> Iterator[F
         ("ingress", lambda: ingress(cluster)), ("keda", lambda: keda(cluster)),
         ("http add-on", lambda: http_add_on(cluster)), ("gateway", lambda: gateway(cluster)),
         ("gateway api", lambda: gateway_api(cluster)), ("prometheus operator", lambda: prometheus_operator(cluster)),
-        ("kinds of ours", lambda: custom_resources(cluster)),
+        ("Pilotlight CRDs", lambda: custom_resources(cluster)),
         ("namespace", lambda: namespace_exists(cluster, namespace)), ("rights", lambda: may_write(cluster, namespace)),
         ("reading", lambda: may_read(cluster, namespace)), ("metrics", lambda: metrics(cluster)),
         ("gpus", lambda: gpus(cluster)),
@@ -228,13 +228,13 @@ def custom_resources(cluster: Cluster) -> Finding:
     known = [kind for kind in inferenceservice_mirror.SERVICE_KINDS if cluster.kind(*kind) is not None]
     if not known:
         message = "InferenceService is no kind here: kubectl shows services by their parts only"
-        return Finding("ok", "kinds of ours", message)
+        return Finding("ok", "Pilotlight CRDs", message)
     descriptions = [
         f"{kind[1]} of {kind[0]} "
         f"({'ours' if inferenceservice_mirror.is_our_crd(cluster, kind) else 'of another controller'})"
         for kind in known
     ]
-    return Finding("ok", "kinds of ours", ", ".join(descriptions))
+    return Finding("ok", "Pilotlight CRDs", ", ".join(descriptions))
 
 
 def may_write(cluster: Cluster, namespace: str) -> Finding:

@@ -67,7 +67,7 @@ def recommend(answers: Answers) -> tuple[Mode, str]:
         return "raw", "no request may wait for a cold start"
     if answers.load == "steady":
         return "raw", "the load is steady, so there is no idle time to save"
-    return "serverless", "the load varies, and idle time shall cost nothing"
+    return "serverless", "the load varies, and idle time should cost nothing"
 
 
 def name_for(uri: str) -> str:

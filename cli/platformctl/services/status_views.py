@@ -177,15 +177,14 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
             remarks.append((name, f"next start in {math.ceil(each.retry_in_s)} s"))
         if each.decision and (each.percent or each.desired or wide):
             when = f" ({each.decided_at})" if each.decided_at else ""
-            decision = each.decision if wide else each.decision.partition(", burst capacity")[0]
-            remarks.append((name, f"last decision: {decision}{when}"))
+            remarks.append((name, f"last decision: {each.decision}{when}"))
         if each.cold_start and (each.percent or wide):
             phases = ", ".join(f"{phase} {1000 * seconds:.0f} ms" for phase, seconds in each.cold_start.items())
             remarks.append((name, f"latest start: {phases}"))
         for one in each.replicas if wide else ():
             words = (one.state, one.handle and f"as {one.handle}", one.node and f"on {one.node}", one.reason)
             remarks.append((f"replica {one.name}", " ".join(filter(None, words))))
-    remarks += [(name, f"set by hand: {format_overrides(set_)}") for name, set_ in status.overrides.items() if set_]
+    remarks += [(name, f"set manually: {format_overrides(set_)}") for name, set_ in status.overrides.items() if set_]
     remarks += [("warning", sentence) for sentence in status.warnings]
     for condition in status.conditions if wide else ():
         why = " ".join(filter(None, (condition.reason, condition.message)))

@@ -133,5 +133,5 @@ def _kinds(cluster: "Cluster", chosen: tuple[str, ...], foreign: bool) -> "tuple
             "install the chart's with crds.install=true; for those of KServe or OME turn their controller off and add"
         )
         missing = ", ".join(f"{kind} of {version}" for version, kind in wanted if (version, kind) not in ours)
-        raise PlatformError(f"the cluster has no CRD of ours for {missing}", f"{hint} --foreign-crds")
+        raise PlatformError(f"the cluster lacks Pilotlight's CRD for {missing}", f"{hint} --foreign-crds")
     return tuple(ours)

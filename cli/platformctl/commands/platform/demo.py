@@ -78,7 +78,7 @@ def run_verb(*words: str) -> None:
     code = run(words)
     if code:
         raise PlatformError(
-            f"the demo ends here: platformctl {words[0]} ended with exit code {code}", "see platformctl doctor"
+            f"the demo ends here: platformctl {words[0]} exited with code {code}", "see platformctl doctor"
         )
 
 

@@ -74,7 +74,7 @@ def start(
     policy.refuse_with_percent()
     if running_canary(connected, key) is not None:
         hint = f"platformctl canary promote|pause|abort {key[1]}"
-        raise UsageError(f"the canary of {'/'.join(key)} has checks, so its percentage is not set by hand", hint)
+        raise UsageError(f"the canary of {'/'.join(key)} has checks, so its percentage cannot be set manually", hint)
     if from_files:
         canary_follow.note_replaced(connected, key)
     shared = history.with_canary_percent(request.documents, percent)

@@ -137,7 +137,14 @@ def _text_pieces(item: bytes, write: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 def dump_json(value: Any) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(value, _python_value, orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _python_value(value: Any) -> Any:
+    """Return the value of a NumPy scalar that orjson does not know: `longlong`, which is another type than `int64`."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def document_pieces(value: Any) -> Iterator[bytes]:

@@ -118,3 +118,11 @@ def test_clients_see_labels_in_metadata_and_in_classifications(tmp_path: Path) -
         predictions = server.post("/v1/models/wine:predict", {"instances": ROWS.tolist()}).json()["predictions"]
         assert [each["output_label"] for each in predictions] == ["white", "white"]
         assert np.allclose([sum(each["output_probability"]) for each in predictions], 1)
+
+
+def test_v1_answers_with_labels_that_are_numbers(tmp_path: Path) -> None:
+    """ONNX Runtime returns them as `longlong`, which is another type than `int64`."""
+    path = write_classifier(tmp_path / "wine.onnx", [0, 1, 2])
+    with RunningServer(tmp_path, "--model-path", str(path)) as server:
+        answer = server.post("/v1/models/wine:predict", {"instances": ROWS.tolist()})
+        assert [each["output_label"] for each in answer.json()["predictions"]] == [2, 2]

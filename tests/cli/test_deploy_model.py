@@ -290,3 +290,5 @@ def test_models_of_files_classes_hubs_and_stores_answer(
     assert call("deploy", "./talk").code == 0
     answer = call("infer", "talk", "--text", "hello", "-o", "json")  # of a decoupled model, as text models are
     assert json.loads(answer.out)["text_output"] == "hello", answer.err
+    (revision,) = json.loads(call("status", "talk", "-o", "json").out)["revisions"]
+    assert not revision["error_percent"], "sent by generate: V2 would answer 501, which counts as an error"

@@ -70,16 +70,30 @@ def infer(
         metadata_reply = gateway.request("GET", path, timeout=timeout)
         models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
         metadata = parse_reply(metadata_reply, model or key[1], models)
-        request = build_body(kinds[0], sources[kinds[0]], inputs_of(metadata), input_name)
-        reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
-        if reply.status == 501 and kinds == ["text"]:  # a decoupled model, which V2 has no HTTP response for
-            prompt = json.dumps({input_name or TEXT_INPUT: sources["text"]}).encode()
-            reply = gateway.request("POST", f"{path}/generate", prompt, request.headers, timeout)
+        inputs = inputs_of(metadata)
+        request = build_body(kinds[0], sources[kinds[0]], inputs, input_name)
+        prompt = sources["text"] if input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs} else None
+        reply = send(gateway, path, request, prompt, timeout)
     answer = parse_reply(reply, model or key[1])
     cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
     if not cold_start_ms and metadata_reply.seconds > SLOW_S:
         cold_start_ms = f"{1000 * metadata_reply.seconds:.0f}"
     show(answer, reply, cold_start_ms)
+
+
+def send(
+    gateway: Gateway, path: str, request: infer_request.InferRequest, prompt: str | None, timeout: float
+) -> HttpReply:
+    """Send a prompt by `generate`, if the server has it, and all else by V2.
+
+    A text model is decoupled: V2 has no HTTP response for it, and the 501 would count as an error of the service.
+    """
+    if prompt is not None:
+        body = json.dumps({TEXT_INPUT: prompt}).encode()
+        reply = gateway.request("POST", f"{path}/generate", body, request.headers, timeout)
+        if reply.status != 404:
+            return reply
+    return gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
 
 
 def infer_graph(gateway: Gateway, name: str, kind: str, value: Any, timeout: float) -> None:

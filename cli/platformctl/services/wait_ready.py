@@ -128,9 +128,11 @@ def until(
 ) -> ServiceStatus:  # fmt: skip
     deadline = clock() + timeout_s
     while not condition.holds(status := target.status(key)):
-        ticker.log(status.phase, status.message or f"waiting for {condition.name}")
+        ticker.log(status.phase, status.message or f"waiting until it is {condition.name}")
         if clock() >= deadline:
-            raise TimedOut(f"{'/'.join(key)} is not {condition.name} after {timeout_s:g} s: {status.message}")
+            decisions = (f"last decision: {each.decision}" for each in status.revisions if each.decision)
+            reason = status.message or next(decisions, f"phase {status.phase}")
+            raise TimedOut(f"{'/'.join(key)} is not {condition.name} after {timeout_s:g} s: {reason}")
         sleep(target.poll_s)
     return status
 

@@ -82,6 +82,7 @@ SCHEMAS = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @given(schema=SCHEMAS, seed=st.integers(0, 1000))
 def test_any_supported_schema_is_followed(roomy: TextInstance, schema: dict[str, Any], seed: int) -> None:
     heard = ask(roomy, answer_format(schema), seed=seed, max_tokens=1000)

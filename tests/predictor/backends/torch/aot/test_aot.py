@@ -27,7 +27,7 @@ from pilotlight_predictor.repository.model_config import ModelConfig
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
-pytestmark = pytest.mark.timeout(1200)  # a minute of compiling, far more on a busy machine
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]  # a minute of compiling, far more on a busy machine
 if shutil.which("g++") is None:
     pytest.skip("AOTInductor needs g++", allow_module_level=True)
 

@@ -195,4 +195,4 @@ def test_a_missing_model_is_one_sentence(call: Call, document: Path, tmp_path: P
     document.write_text(DOCUMENT.replace("./model", "./nowhere"))
     done = call("deploy", "-f", str(document), "--dry-run")
     assert done.code != 0
-    assert "nowhere is not there" in done.err
+    assert "nowhere does not exist or is empty" in done.err

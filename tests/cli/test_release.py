@@ -385,7 +385,7 @@ def test_a_file_beside_the_document_is_refused_where_pods_run_elsewhere(tmp_path
     wanted = release_apply.ReleaseRequest(read(Sources((str(file),))), Capabilities())
     elsewhere = Shelf()
     elsewhere.embedded = False
-    with pytest.raises(UsageError, match=r"storageUri: \./model\.onnx lies on this machine") as caught:
+    with pytest.raises(UsageError, match=r"storageUri: \./model\.onnx is on this machine") as caught:
         release_apply.prepare(wanted, elsewhere)
     assert f"{file}:" in str(caught.value)
     assert "--set spec.predictor.model.storageUri=s3://" in caught.value.hint

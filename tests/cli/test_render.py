@@ -92,8 +92,8 @@ def test_a_file_of_this_machine_is_warned_of_where_manifests_are_for_a_cluster(c
     (tmp_path / "service.yaml").write_text(re.sub(r"storageUri: \S+", "storageUri: ./model.onnx", document))
     for verb in ("render", "values"):
         done = call(verb, "-f", str(tmp_path / "service.yaml"))
-        assert "./model.onnx is on this machine, where pods cannot read it; put it into a store" in done.err
-    assert "lies on this machine" not in call("render", "--target", "local", "-f", str(tmp_path / "service.yaml")).err
+        assert "./model.onnx is on this machine, where pods cannot read it; upload it to a store" in done.err
+    assert "is on this machine" not in call("render", "--target", "local", "-f", str(tmp_path / "service.yaml")).err
 
 
 def test_a_format_that_the_verb_does_not_have_is_a_usage_error(call: Call) -> None:

@@ -30,7 +30,7 @@ ARCH: Final = click.option(
 )
 OURS: Final = "pilotlight"
 START: Final = "platformctl microservice start"
-NO_CHAT: Final = "none here does"  # the predictor's error for a chat request to a tensor model
+NO_CHAT: Final = "the name of a model that chats: none"  # the predictor's error for a chat request to a tensor model
 METADATA_TIMEOUT_S: Final = 10.0
 HIDDEN: Final = "platform_job_id"  # internal to the platform
 POLL_S: Final = 1.0

@@ -210,7 +210,7 @@ async def test_a_taken_shared_port_is_an_error_that_says_what_to_change(tmp_path
 @in_loop
 async def test_a_gateway_that_does_not_come_up_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     made = new_link(tmp_path, [sys.executable, "-c", "import sys; sys.exit('no such plane')"])
-    with pytest.raises(PlatformError, match="it ended with status 1; end of its log:\nno such plane"):
+    with pytest.raises(PlatformError, match="it exited with status 1; end of its log:\nno such plane"):
         await made.link.start(["127.0.0.1:0/http"])
     await made.link.close(stop_gateway=True, drain_s=0.0)
 

@@ -149,7 +149,7 @@ def test_a_replica_that_dies_at_its_work_is_not_replaced_by_another() -> None:
             writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
             broken = await read_answer(reader)
             assert broken.status == 502
-            assert "not repeated" in error_of(broken)
+            assert "not retried" in error_of(broken)
             assert len(one.seen) + len(two.seen) == number + 1
         assert len(bed.unreachable) == 4
         report = bed.plane.report(bed.plane.clock()).backends[0]

@@ -36,4 +36,4 @@ def expressions(panel: Panel) -> list[str]:
 
 
 def needs_gpu(panel: Panel) -> bool:
-    return "Empty where there is no GPU." in panel["description"]
+    return "Empty without a GPU." in panel["description"]

@@ -92,7 +92,7 @@ def test_an_image_of_others_in_knative_is_an_error_that_names_the_field_and_the_
     for service in (kserve(FOREIGN), ome(runtime_name=FOREIGN, min_replicas=0)):
         (refused,) = refusals(annotated(service, **written))
         assert (refused.code, refused.path) == ("PL367", f"metadata.annotations.{next(iter(written))}")
-        assert "set the mode to Standard (OME: RawDeployment)" in refused.message
+        assert "set mode Standard (OME: RawDeployment)" in refused.message
 
 
 def policy_of(made: Plan, name: str) -> dict[str, Any]:

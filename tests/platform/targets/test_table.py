@@ -28,7 +28,7 @@ def test_options_come_from_arguments_and_variables(sample: None) -> None:
 
 
 def test_missing_and_unknown_options_are_named_with_the_argument(sample: None) -> None:
-    with pytest.raises(UsageError, match="docker needs partition: where it runs") as missing:
+    with pytest.raises(UsageError, match="docker needs partition: partition of the jobs") as missing:
         table.options_of("docker", {}, {}, complete=True)
     assert missing.value.hint == "--target-option partition=VALUE, or set SAMPLE_PARTITION"
     with pytest.raises(

@@ -341,7 +341,7 @@ def test_what_has_no_effect_is_told_once_by_name(tmp_path: Path, caplog: pytest.
     write_times(tmp_path, "plain", 2, "optimization { input_pinned_memory { enable: true } }")
     with caplog.at_level(logging.WARNING):
         play(started(House(tmp_path)))
-    told = [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
     assert told == [
         "the configuration of model 'm' has settings without effect: model_operations, model_repository_agents, "
         "optimization.execution_accelerators, optimization.eager_batching, instance_group.rate_limiter"

@@ -108,7 +108,7 @@ def test_credentials_are_masked_and_counts_are_not(
     stream: io.StringIO, name: str, value: object, written: object
 ) -> None:
     logs.configure("INFO", "json", stream)
-    logs.log("event", **{name: value})  # type: ignore[arg-type]
+    logs.log("event", "a value", **{name: value})  # type: ignore[arg-type]
     assert only_line(stream)[name] == written
 
 

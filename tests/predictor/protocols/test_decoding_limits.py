@@ -65,7 +65,7 @@ def test_inputs_are_compared_with_the_model_before_elements_are_read(
     body, length = binary(datatype, shape, b"\xff\xff\xff")  # cannot be decoded
     with pytest.raises(BadRequest, match=problem):
         decode_request("m", -1, body, length, check=validator.check_input)
-    with pytest.raises(BadRequest, match="unexpected inference input 'y' for model 'm'; it takes 'x'"):
+    with pytest.raises(BadRequest, match="unexpected inference input 'y' for model 'm'; its inputs are 'x'"):
         validator.check_input("y", "FP32", (1, 4))
 
 

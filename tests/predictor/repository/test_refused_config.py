@@ -15,7 +15,7 @@ REFUSED = [
     ("max_batch_size: 'a'", "1:17", "must be an integer"),
     ("max_batch_size: 1.5", "1:17", "must be an integer"),
     ("max_batch_size: 3000000000", "1:17", "must be an integer"),
-    ("max_batch_size: 1 max_batch_size: 2", "1:19", "given twice"),
+    ("max_batch_size: 1 max_batch_size: 2", "1:19", "max_batch_size is set twice; keep one"),
     ("max_batch_size: [1]", "1:1", "takes one value"),
     ("name: 3", "1:7", "a string in quotes"),
     (r"name: '\377'", "1:7", "a string in quotes"),
@@ -39,7 +39,11 @@ REFUSED = [
     ("max_batch_size: 0 input { name: 'x' dims: [ 1 ] reshape { } }", "1:57", "is empty"),
     ("input { name: 'x' dims: 1 is_shape_tensor: true }", "1:44", "tensorrt_plan"),
     ("output { name: 'x' label_filename: '../../etc/passwd' }", "1:36", "inside the model's directory"),
-    ("input { name: 'x' dims: 1 } batch_input { source_input: 'y' data_type: TYPE_FP32 }", "1:57", "no input"),
+    (
+        "input { name: 'x' dims: 1 } batch_input { source_input: 'y' data_type: TYPE_FP32 }",
+        "1:57",
+        "is not an input of this model",
+    ),
     ("batch_input { source_input: 'y' data_type: TYPE_FP64 }", "1:44", "TYPE_INT32"),
     # instances
     ("instance_group { count: 0 }", "1:25", "must be 1 or more"),
@@ -107,7 +111,7 @@ REFUSED = [
     (
         "input { name: 'x' dims: 1 } model_warmup { inputs { key: 'y' value { data_type: TYPE_FP32 zero_data: 1 } } }",
         "1:68",
-        "no input",
+        "which is not an input; known: x",
     ),
     ("model_warmup { inputs { key: 'x' value { zero_data: true } } }", "1:40", "no data_type"),
     ("model_warmup { inputs { key: 'x' value { data_type: TYPE_FP32 } } }", "1:40", "no data"),
@@ -122,7 +126,7 @@ REFUSED = [
         "inside <model>/warmup",
     ),
     ("max_batch_size: 4 model_warmup { batch_size: 5 }", "1:46", "from 1 to max_batch_size"),
-    ("response_cache { enable: true } sequence_batching { }", "1:16", "cannot serve"),
+    ("response_cache { enable: true } sequence_batching { }", "1:16", "cannot be combined with sequence_batching"),
     ("response_cache { enable: true } model_transaction_policy { decoupled: true }", "1:16", "decoupled"),
     # ensembles
     ("platform: 'ensemble'", "1:1", "ensemble_scheduling"),

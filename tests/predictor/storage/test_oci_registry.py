@@ -301,14 +301,14 @@ def layer(**fields: Any) -> dict[str, Any]:
     ({"layers": [layer(size=-1)]}, "layer 0 has no media type"),
     ({"layers": [layer(digest="sha256:../../token")]}, "layer 0 has no media type"),
     ({"layers": [layer(size=2**60)]}, "more than 274877906944 bytes"),
-    ({"layers": [layer(annotations={"org.cncf.model.filepath": "../escape"})]}, "cannot be a file here"),
-    ({"layers": [layer(annotations=[])]}, "cannot be a file here"),
+    ({"layers": [layer(annotations={"org.cncf.model.filepath": "../escape"})]}, "is not a valid file name"),
+    ({"layers": [layer(annotations=[])]}, "is not a valid file name"),
     ({"layers": [layer(mediaType=f"{MODELPACK}.weight.v1.tar+zstd")]}, "zstd"),
     ({"layers": [layer(mediaType=f"{MODELPACK}.dataset.v1.raw")]}, "no layer with model files"),
     ({"manifests": [7, {"platform": 7}]}, "its index has nothing"),
     ({"manifests": 7}, "its index has nothing"),
     ({"layers": [], "config": {"mediaType": []}}, "no layer with model files"),
-    ({"layers": [layer(annotations={"org.cncf.model.filepath": "\ud800"})]}, "cannot be a file here"),
+    ({"layers": [layer(annotations={"org.cncf.model.filepath": "\ud800"})]}, "is not a valid file name"),
     ({"layers": [], "padding": "x" * 5_000_000}, "at most 4194304 bytes"),
 ])  # fmt: skip
 def test_a_hostile_manifest_is_refused(
@@ -348,7 +348,7 @@ def test_an_artifact_of_tars_is_no_repository_to_follow(
     registry: Registry, tmp_path: Path, options: FetchOptions
 ) -> None:
     registry.push("kit:1", [registry.layer(f"{KITOPS}.model.v1.tar", tar({"m/1/model.onnx": b"x"}))])
-    with pytest.raises(LoadFailed, match="cannot be polled as a repository"):
+    with pytest.raises(LoadFailed, match="has layers of archives, which cannot be polled"):
         sync_repository(registry.uri("kit:1"), tmp_path, options=options)
 
 

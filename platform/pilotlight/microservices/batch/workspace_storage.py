@@ -75,7 +75,7 @@ def _locate(base: Path, inside: str) -> Path:
     """Return the folder without links. Raise where a link is outside of the workspace."""
     path = (base / inside).resolve()
     if not path.is_relative_to(base):
-        raise UsageError(f"{inside} is a link that leaves the workspace {base}")
+        raise UsageError(f"{inside} is outside of the workspace {base} by a link")
     return path
 
 

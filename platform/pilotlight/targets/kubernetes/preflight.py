@@ -208,8 +208,8 @@ def _gateway(cluster: Cluster, namespace: str, name: str, home: str) -> Iterator
     if gateway is None:
         gateways = kinds.unless_forbidden(lambda: cluster.list(GATEWAY_API, "Gateway"), ())
         existing = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in gateways]
-        fix = f"existing: {', '.join(existing)}; set one as routeParent in --capabilities" if existing else "create it"
-        yield f"the Gateway {namespace}/{name}, the parent of the route, does not exist: {fix}"
+        other = f", or set an existing one as routeParent in --capabilities ({', '.join(existing)})" if existing else ""
+        yield f"the Gateway {namespace}/{name}, the parent of the route, does not exist: create it{other}"
     elif namespace != home and all(_same_namespace_only(each) for each in gateway["spec"]["listeners"]):
         fix = "set allowedRoutes.namespaces.from: All on one of its listeners"
         yield f"the Gateway {namespace}/{name} accepts routes of its own namespace only, not of {home}: {fix}"

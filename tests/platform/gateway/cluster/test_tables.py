@@ -158,7 +158,7 @@ def test_rules_that_make_no_sense_close_the_door() -> None:
     ready = slice_of("iris", "iris-predictor", endpoint("10.0.0.1"))
     for wrong in ({"auth_tokens_sha256": "a plain token"}, {"auth_token": SHA}, {"rate_limit": "many"}):
         (found,) = made([IRIS], [deployment("iris", "iris-predictor", **wrong)], [ready])
-        assert found.backends[0].unavailable.startswith("iris is closed")
+        assert found.backends[0].unavailable.startswith("iris rejects all requests")
         assert found.backends[0].replicas == ()
 
 
@@ -166,7 +166,7 @@ def test_keys_that_break_their_parser_close_one_service_and_leave_the_others_ope
     evil = address("evil", "evil-predictor=100", namespace="evil")
     nested = deployment("evil", "evil-predictor", namespace="evil", auth_jwt_jwks="[" * 100_000)
     closed, open_ = made([IRIS, evil], [WORK, nested])
-    assert closed.backends[0].unavailable.startswith("evil is closed")
+    assert closed.backends[0].unavailable.startswith("evil rejects all requests")
     assert (open_.name, open_.backends[0].unavailable) == ("iris", "")
 
 

@@ -44,7 +44,7 @@ def test_a_workspace_is_kept_found_and_deleted(api: Api) -> None:
         ({"uri": "ftp://x"}, "uri = ftp://x, must begin with"),
         ({"uri": "https://user:word@host/x"}, "a user or a password"),
         ({"uri": "s3://b", "credentials": {"access_key": "AKIAVALUE"}}, "credentials.access_key must be env:NAME"),
-        ({"uri": "s3://b", "credentials": {"password": "env:WORKSPACE_ACME__X"}}, "credentials.password is not known"),
+        ({"uri": "s3://b", "credentials": {"password": "env:WORKSPACE_ACME__X"}}, "credentials.password is unknown"),
         ({"uri": "s3://b", "credentials": {"access_key": "env:PATH"}}, "credentials.access_key must be"),
         ({"uri": "s3://b", "credentials": {"access_key": "env:AWS_ACCESS_KEY_ID"}}, "WORKSPACE_ACME__NAME"),
         ({"uri": "s3://b", "credentials": {"access_key": "env:WORKSPACE_ACME_B__ID"}}, "WORKSPACE_ACME__NAME"),

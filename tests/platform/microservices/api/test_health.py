@@ -75,7 +75,7 @@ def test_what_failed_is_told_as_initialization_or_as_the_load() -> None:
     starved = standing(record(), STARVED, None)
     assert starved.model_load_error == "torch.OutOfMemoryError: CUDA out of memory."
     assert standing(record(), DEAD, None).initialization_error == "the process exited with code 1"
-    assert standing(record(), PlatformStatus("gone", "", "Gone"), None).initialization_error == "it ended (Gone)"
+    assert standing(record(), PlatformStatus("gone", "", "Gone"), None).initialization_error == "it exited (Gone)"
 
 
 def test_a_model_whose_load_has_not_begun_is_not_ready() -> None:

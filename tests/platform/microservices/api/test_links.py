@@ -31,7 +31,7 @@ def test_objects_of_a_bucket_are_named_by_signed_addresses() -> None:
     ("reference", "workspace", "told"),
     [
         ("/etc/passwd", BUCKET, "is a path"),
-        ("s3://bucket/a.mp4", None, "there is no workspace"),
+        ("s3://bucket/a.mp4", None, "no workspace has its credentials"),
         ("ftp://x/a.mp4", BUCKET, "media"),
     ],
 )

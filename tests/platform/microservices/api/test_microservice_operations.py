@@ -149,7 +149,7 @@ def test_a_platform_that_cannot_be_asked_is_told_as_such(tmp_path: Path) -> None
     found = asyncio.run(asked())
     report = status_report("a-1", found)
     assert (report.status, report.pod_status, report.server_initializing) == ("not_ready", "Unknown", False)
-    assert report.diagnosis[0].cause == "its platform cannot be asked: docker inspect failed: error during connect"
+    assert report.diagnosis[0].cause == "its platform cannot be reached: docker inspect failed: error during connect"
     assert unavailable("a-1", found).status == 503
 
 

@@ -146,7 +146,7 @@ def test_without_an_issuer_there_is_none() -> None:
     [
         ("AUDIENCE", "", "AUDIENCE is missing"),
         ("JWKS", "", "JWKS is missing"),
-        ("JWKS", "http://issuer.example/keys", "must be https"),
+        ("JWKS", "http://issuer.example/keys", "must be an https URL"),
         ("ALGORITHMS", "HS256", "has HS256"),
         ("ALGORITHMS", "none", "has none"),
     ],

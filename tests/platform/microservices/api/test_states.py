@@ -80,7 +80,7 @@ def test_wrong_parameters_are_400_and_name_them(api: Api, iris: tuple[str, str])
     at, _ = started(api, IRIS)
     reply = api.ask("POST", f"{at}/inference", {"temperature": 1, "inputs": []})  # also while it loads
     assert (reply.status, reply.json()["status"]) == (400, "error")
-    assert "temperature is not known" in reply.json()["error"]
+    assert "temperature is unknown" in reply.json()["error"]
     assert "must be one of inputs, outputs" in reply.json()["error"]
     assert api.ask("POST", f"{at}/inference", b"[]").status == 400
     assert api.ask("POST", f"{at}/inference", b"{").status == 400

@@ -196,7 +196,7 @@ def test_parameters_are_judged_before_anything_is_started() -> None:
     check_parameters(schema("classification"), {"top_k": 3})
     check_parameters(schema("vision-language"), {"text": "What is it?"})
     check_parameters(schema("tensors"), {})
-    with pytest.raises(UsageError, match="topk is not known"):
+    with pytest.raises(UsageError, match="topk is unknown"):
         check_parameters(schema("classification"), {"topk": 3})
     with pytest.raises(UsageError, match="must not name media"):
         check_parameters(schema("classification"), {"images": ["a.png"]})

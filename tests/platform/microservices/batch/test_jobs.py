@@ -71,7 +71,7 @@ def test_a_job_that_is_cancelled_ends_its_model_and_goes_on_when_resumed(here: H
     started(job)
     eventually(lambda: (here.root / "asked").exists(), "the third file is under way")
     eventually(lambda: here.look(job).done == 2, "two are done")
-    with pytest.raises(Conflict, match="under way"):
+    with pytest.raises(Conflict, match="is already running"):
         jobs.resume(here.home, job, here.environ)
     jobs.cancel(here.home, job, here.environ)
     (here.root / "open").touch()  # what is in flight may finish, as a predictor that is told to end lets it
@@ -104,7 +104,7 @@ def test_a_job_whose_process_is_killed_is_told_so_tidied_and_taken_up(here: Here
     (here.root / "open").touch()
     seen = here.look(job)
     assert seen.state == "failed"
-    assert "resume it to go on" in seen.message
+    assert "resume it to process the remaining files" in seen.message
     assert not predictors(job)
 
     jobs.resume(here.home, job, here.environ)
@@ -277,7 +277,7 @@ def test_inputs_and_results_may_be_in_a_bucket(here: Here, colours: Path, s3: tu
 
 
 def test_what_could_never_work_is_refused_before_a_process_is_started(here: Here, colours: Path) -> None:
-    with pytest.raises(UsageError, match="topk is not known"):
+    with pytest.raises(UsageError, match="topk is unknown"):
         here.start(here.batch(colours, parameters={"topk": 1}))
     with pytest.raises(UsageError, match="must be a folder or file of the workspace"):
         here.start(here.batch(colours, inputs="/etc"))

@@ -121,7 +121,7 @@ def test_a_workspace_or_folder_that_is_not_there_is_named_and_no_job_is_made(her
     space = str(here.root / "workspace")
     nowhere = typed(here, *start, "--workspace", f"{space}s", "--inputs", "in")
     assert nowhere.returncode == 2
-    assert f"workspace = {space}s: there is no such folder" in nowhere.stderr
+    assert f"workspace = {space}s: no such folder" in nowhere.stderr
     missing = typed(here, *start, "--workspace", space, "--inputs", "im")
     assert missing.returncode == 2
     assert f"inputs = im: there is no such folder in the workspace {space}" in missing.stderr

@@ -53,7 +53,7 @@ def test_text_may_have_any_of_its_names_but_only_one() -> None:
 
 def test_an_unknown_parameter_is_named_with_what_is_allowed() -> None:
     told = wrong("rtdetr", {"images": "a.png", "confidence": 0.5})
-    assert "confidence is not known" in told
+    assert "confidence is unknown" in told
     assert "confidence_threshold" in told
 
 
@@ -74,8 +74,8 @@ def test_an_unknown_parameter_is_named_with_what_is_allowed() -> None:
         ("rtdetr", "batch_size", 100_000, "a whole number from 1 to 256"),
         ("cosmos-predict2.5", "inference_type", "dream", "one of text2world, image2world, video2world"),
         ("cosmos-predict2.5", "num_steps", -1, "a whole number from 1"),
-        ("cosmos-rl", "guidance", 7, "is not known"),
-        ("cosmos-rl", "seed", 7, "is not known"),
+        ("cosmos-rl", "guidance", 7, "is unknown"),
+        ("cosmos-rl", "seed", 7, "is unknown"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_and_never_clamped(network: str, name: str, value: Any, must: str) -> None:
@@ -115,7 +115,7 @@ def test_a_model_declares_parameters_of_its_own_beside_it(tmp_path: Path) -> Non
         {"batch_size": 1, "confidence_threshold": 0.5, "images": "a.png", "nms": 0.2},
     )
     assert model_kinds.schema("whatever", declared).labels == ("cat", "dog")
-    assert "files is not known" in wrong("whatever", {"files": "a.png"}, declared)
+    assert "files is unknown" in wrong("whatever", {"files": "a.png"}, declared)
     assert "nms = 2, must be a number from 0 to 1" in wrong("whatever", {"images": "a", "nms": 2}, declared)
 
 

@@ -37,11 +37,11 @@ def test_what_could_be_taken_for_something_else_is_refused_by_name(changes: dict
         ({"Status": "created"}, "pending", "the container is created"),
         ({"Status": "running"}, "running", ""),
         ({"Status": "exited", "ExitCode": 0}, "stopped", "exited with code 0"),
-        ({"Status": "exited", "ExitCode": 3}, "failed", "exit code 3"),
+        ({"Status": "exited", "ExitCode": 3}, "failed", "exited with code 3"),
         ({"Status": "exited", "ExitCode": 137}, "failed", "by signal 9"),
         ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, "failed", "memory limit"),
         ({"Status": "created", "ExitCode": 127, "Error": "no such file"}, "failed", "no such file"),
-        ({"Status": "dead", "ExitCode": 1}, "failed", "exit code 1"),
+        ({"Status": "dead", "ExitCode": 1}, "failed", "exited with code 1"),
     ],
 )
 def test_states_of_containers_are_states_of_ours(state: dict[str, object], meaning: str, reason: str) -> None:

@@ -137,9 +137,9 @@ def test_secrets_are_references_to_the_services_own() -> None:
     ("wanted", "objects_there", "told"),
     [
         (job("cosmos-rl"), [NAMESPACE, GPU_NODE], "kubernetes needs image_pull_secret"),
-        (job("cosmos-rl", image_pull_secret="ngc"), [NAMESPACE, GPU_NODE], "the Secret ngc, which is not in team"),
+        (job("cosmos-rl", image_pull_secret="ngc"), [NAMESPACE, GPU_NODE], "the Secret ngc, which team does not have"),
         (job("cosmos-rl", image_pull_secret="ngc"), [NAMESPACE, PULL], "nvidia.com/gpu, which no node of this cluster"),
-        (job(volume_claim="disk"), [NAMESPACE], "the PersistentVolumeClaim disk, which is not in team"),
+        (job(volume_claim="disk"), [NAMESPACE], "the PersistentVolumeClaim disk, which team does not have"),
         (job(), [], "the namespace team does not exist"),
         (job(address_wait="soon"), [NAMESPACE], "address_wait = soon"),
     ],
@@ -188,7 +188,7 @@ CRASHED = {"exitCode": 3}
     [
         (pod(phase="Running", conditions=READY, containerStatuses=state(running={})), ("running", "Running", "")),
         (pod(phase="Running", containerStatuses=state(running={})), ("running", "Running", "")),
-        (pod(phase="Running", containerStatuses=state(2, terminated=CRASHED)), ("failed", "Running", "exit code 3")),
+        (pod(phase="Running", containerStatuses=state(2, terminated=CRASHED)), ("failed", "Running", "with code 3")),
         (pod(phase="Pending", containerStatuses=state(waiting=UNPULLED)), ("failed", "Pending", "denied")),
         (pod(phase="Pending"), ("pending", "Pending", "is starting")),
         (pod(phase="Failed", message="evicted"), ("failed", "Failed", "evicted")),

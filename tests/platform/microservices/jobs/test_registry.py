@@ -141,7 +141,7 @@ def test_a_lock_that_is_a_link_is_not_followed_either(held: Registry, tmp_path: 
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize(("text", "reason"), [("{", "is no JSON"), ("[]", "is not an object")])
+@pytest.mark.parametrize(("text", "reason"), [("{", "is not JSON"), ("[]", "is not an object")])
 def test_a_file_that_is_something_else_is_left_and_told(held: Registry, text: str, reason: str) -> None:
     held.path.write_text(text)
     with pytest.raises(PlatformError, match=reason) as refused:

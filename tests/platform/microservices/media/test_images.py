@@ -66,7 +66,7 @@ def test_a_gif_frame_that_reaches_beyond_its_screen_is_found() -> None:
 
 def test_too_many_frames_are_refused() -> None:
     check_image(identify("a", gif(5)), SMALL)
-    with pytest.raises(MediaError, match="more than the 5 frames"):
+    with pytest.raises(MediaError, match="more than 5 frames, the limit"):
         check_image(identify("a", gif(6)), SMALL)
 
 

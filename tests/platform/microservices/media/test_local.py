@@ -53,5 +53,5 @@ def test_a_folder_whose_name_begins_alike_is_another(root: Path) -> None:
 
 
 def test_a_file_has_a_bound(root: Path) -> None:
-    with pytest.raises(MediaRefused, match="more than the 10 bytes"):
+    with pytest.raises(MediaRefused, match="more than 10 bytes, the limit"):
         fetch(["sub/a.png"], None, Limits(roots=(str(root),), bytes=10))

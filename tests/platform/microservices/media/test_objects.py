@@ -64,7 +64,7 @@ def test_without_credentials_only_what_is_public_can_be_read(s3: Stored, limits:
 
 def test_an_object_that_is_not_there_is_told_so(s3: Stored, limits: Limits) -> None:
     bucket, workspace, environ = s3
-    assert "is not in the store" in refused([bucket.uri("none.png")], workspace, limits, environ)
+    assert "does not exist in the store" in refused([bucket.uri("none.png")], workspace, limits, environ)
 
 
 def test_a_store_in_a_private_network_must_be_permitted(

@@ -31,7 +31,7 @@ def test_numbers_are_scaled_and_normalised_channel_by_channel() -> None:
 
 def test_what_is_no_picture_is_refused_with_the_way_out() -> None:
     for shape in ((4,), (1, 4, 5, 7), (1, 2)):
-        with pytest.raises(UsageError, match="which is no picture"):
+        with pytest.raises(UsageError, match="which is not an image"):
             tensor([RED], InputSpec("x", "FP32", shape), Preparation())
 
 

@@ -218,11 +218,11 @@ def test_a_container_over_its_memory_limit_says_so() -> None:
         (replace(OWN, options={"docker_host": "unix:///b"}), "unix:///a", "docker_host = unix:///b, but the control"),
         (OWN, "ssh://elsewhere", "DOCKER_HOST = ssh://elsewhere: its containers cannot be reached"),
         (replace(VLLM, options={"network": "host"}), "", "listens on port 8000 of the machine itself"),
-        (replace(VLLM, secret_env=(("DOCKER_AUTH_CONFIG", "iris", "k"),)), "", "env DOCKER_AUTH_CONFIG: docker itself"),
+        (replace(VLLM, secret_env=(("DOCKER_AUTH_CONFIG", "iris", "k"),)), "", "env DOCKER_AUTH_CONFIG: docker reads"),
         (
             replace(VLLM, fetches=(Fetch("s3://b/m", "/m", {}, (("HOME", "iris", "k"),)),)),
             "",
-            "env HOME: docker itself",
+            "env HOME: docker reads",
         ),
     ],
 )

@@ -92,10 +92,10 @@ def test_no_room_is_told_with_what_is_asked_and_what_is_free() -> None:
     found = diagnose(asking, Evidence(nodes=nodes, pods=[taken]))
     assert found is not None
     assert not found.fatal, "four of them are on that node, and may become free"
-    assert found.sentence.endswith("asks for 2 nvidia.com/gpu; at most 1 is free, on a")
+    assert found.sentence.endswith("the pod requests 2 nvidia.com/gpu; at most 1 is free, on a")
     none = diagnose(asking, Evidence(nodes=nodes[1:], pods=[]))
     assert none is not None
-    assert none.sentence.endswith("asks for 2 nvidia.com/gpu; no node has any")
+    assert none.sentence.endswith("the pod requests 2 nvidia.com/gpu; no node has any")
     assert none.fatal, "waiting adds no device"
     growing = diagnose(asking, Evidence(nodes=nodes[1:], pods=[], has_autoscaler=True))
     assert growing is not None
@@ -160,7 +160,7 @@ def test_memory_is_told_in_the_units_that_people_write() -> None:
         asking, Evidence(nodes=[{"metadata": {"name": "a"}, "status": {"allocatable": {"memory": "8Gi"}}}])
     )
     assert found is not None
-    assert found.sentence.endswith("asks for 64Gi memory; at most 8Gi is free, on a")
+    assert found.sentence.endswith("the pod requests 64Gi memory; at most 8Gi is free, on a")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_objects_that_nobody_marked_belong_to_no_release() -> None:
     ],
 )
 def test_a_verb_that_changes_them_is_refused_with_the_line_of_helm(verb: str, line: str) -> None:
-    with pytest.raises(UsageError, match="Helm release flowers owns") as refused:
+    with pytest.raises(UsageError, match="owned by the Helm release flowers") as refused:
         check_not_helm([installed("Helm", "flowers")], "lab", "iris", verb)
     assert line in refused.value.hint
 
@@ -79,7 +79,7 @@ def test_names_that_knative_has_for_the_service_are_free_once_it_leaves_knative(
     kinds = ("v1/Service", "v1/ServiceAccount", "v1/ConfigMap", "serving.knative.dev/v1/Route")
     with PaperCluster(route, theirs, named("v1", "Service", "lab", "other"), kinds=kinds) as paper:
         found = not_owned(paper.cluster(), ("lab", "iris"), [ours, other])
-        assert [sentence.partition(" is there")[0] for sentence in found] == ["Service other"]
+        assert [sentence.partition(" already exists")[0] for sentence in found] == ["Service other"]
         assert replacing_knative(paper.cluster(), ("lab", "iris"), [ours, other]) == [ours]
         assert replacing_knative(paper.cluster(), ("lab", "iris"), [ours, route]) == [], "it stays"
 

@@ -112,7 +112,8 @@ def test_a_route_needs_its_gateway_and_its_consent() -> None:
     parent = {"name": "pilotlight", "namespace": "edge"}
     other = named("gateway.networking.k8s.io/v1", "Gateway", "edge", "public", spec={"listeners": [{}]})
     [told] = found(route(parent), there=(other,))
-    assert "the Gateway edge/pilotlight, the parent of the route, does not exist: there is edge/public" in told
+    assert "the Gateway edge/pilotlight, the parent of the route, does not exist: create it, or set an existing" in told
+    assert told.endswith("routeParent in --capabilities (edge/public)")
     closed = named("gateway.networking.k8s.io/v1", "Gateway", "edge", "pilotlight", spec={"listeners": [{}]})
     [told] = found(route(parent), there=(closed,))
     assert "accepts routes of its own namespace only, not of default" in told

@@ -68,7 +68,7 @@ def test_a_conflict_is_told_field_by_field_with_who_and_what() -> None:
     ]
     told = refused(409, reason="Conflict", details={"causes": causes})
     assert "ScaledObject iris-predictor: 2 fields are managed by other tools" in told
-    assert "  .spec.maxReplicaCount: set by kubectl-edit; the document says 4" in told
+    assert "  .spec.maxReplicaCount: set by kubectl-edit; the manifest has 4" in told
     assert "  .spec.triggers: set by argocd\n" in told
     assert "--force-conflicts" in told
 

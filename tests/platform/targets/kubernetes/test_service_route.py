@@ -213,7 +213,7 @@ def test_who_may_not_look_at_the_gateway_asks_what_the_route_leads_to(server: in
 
 def test_a_probe_tells_the_status_and_the_reason(server: int) -> None:
     way = OpenRoute(f"http://127.0.0.1:{server}", {"Host": HOST}, lambda: None)
-    assert probe(way, "/v2/health/ready") == "GET /v2/health/ready answers 503: model iris: loading"
+    assert probe(way, "/v2/health/ready") == "GET /v2/health/ready returned 503: model iris: loading"
     assert probe(way, "/closed") == "", "who asks for a token is there"
 
 

@@ -126,7 +126,7 @@ def test_damaged_and_lost_snapshots_are_refused_and_made_anew(snapshots: ModelSn
     assert snapshots.pin(str(model), snapshot=True) == pin
     assert (Path(snapshots.serving_path(pin, str(model))) / "config.pbtxt").read_text() == "name: 'm'"
     snapshots.collect((), time.time() + 2 * GRACE_S)
-    with pytest.raises(ModelChanged, match="is gone"):
+    with pytest.raises(ModelChanged, match="no longer exists"):
         snapshots.serving_path(pin, str(model))
 
 

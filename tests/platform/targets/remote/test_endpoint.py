@@ -76,9 +76,9 @@ def test_several_workloads_and_access_rules_are_refused(tmp_path: Path) -> None:
         (OURS, 200, {"state": "failed", "reason": "no such file"}, "failed", "no such file"),
         (OURS, 200, [], "loading", "/status returned something unexpected"),
         (OURS, 0, "", "loading", "it does not respond yet"),
-        (OURS, 502, "", "loading", "/status answers 502"),
+        (OURS, 502, "", "loading", "/status returned 502"),
         (THEIRS, 200, "", "ready", ""),
-        (THEIRS, 503, "", "loading", "/health answers 503"),
+        (THEIRS, 503, "", "loading", "/health returned 503"),
     ],
 )
 def test_health_is_what_the_server_says(

@@ -255,7 +255,7 @@ def test_what_the_budget_has_no_room_for_is_not_parked(server: RunningServer) ->
 
 def test_a_model_that_cannot_park_says_why_when_asked_and_once_in_the_log(server: RunningServer) -> None:
     refused = park(server, "stays")
-    assert (refused.status, refused.error[:42]) == (400, "'stays' cannot be parked: as the python ba")
+    assert (refused.status, refused.error[:42]) == (400, "'stays' cannot be parked: the python backe")
     told = [line for line in server.log() if line.get("event") == "model.never_parked"]
     assert [line["model"] for line in told] == ["stays"]
 

@@ -135,7 +135,7 @@ def test_what_is_not_served_is_refused_by_name(
 
 @pytest.mark.parametrize("how", [{"echo": True}, {"best_of": 3}, {"suffix": "x"}])
 def test_what_completions_cannot_do_is_refused(client: openai.OpenAI, how: dict[str, object]) -> None:
-    with pytest.raises(openai.BadRequestError, match=f"{next(iter(how))} is not supported here"):
+    with pytest.raises(openai.BadRequestError, match=f"{next(iter(how))} is not supported, must be"):
         client.completions.create(model="tiny", prompt="One", **how)  # type: ignore[call-overload]
 
 

@@ -193,7 +193,7 @@ def test_a_wrong_field_is_one_sentence_with_its_name(
 
 
 def test_completions_take_no_tools(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="tools is not supported here"):
+    with pytest.raises(openai.BadRequestError, match="tools is not supported, must be"):
         client.completions.create(model="tiny", prompt="x", extra_body={"tools": [TIME]})
 
 

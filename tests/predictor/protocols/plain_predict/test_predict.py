@@ -111,7 +111,7 @@ def test_other_methods_and_a_plain_get_of_the_stream_are_told_what_to_do(iris: R
 def test_ten_megabytes_bind_this_dialect_alone(server: RunningServer) -> None:
     body = b" " * (10 << 20) + b"{}"
     for full in (False, True):
-        assert "at most 10485760 are taken" in refusal(server, body, 413, full=full)
+        assert "the limit is 10485760 (--max-request-size-mb)" in refusal(server, body, 413, full=full)
     assert server.infer("identity_fp32", body).status == 400
 
 

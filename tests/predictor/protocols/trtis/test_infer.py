@@ -128,7 +128,7 @@ def test_an_unknown_model_is_not_found(server: RunningServer, old: Judge) -> Non
         ("", b"", "batch-size must be >= 1 for models that support batching"),
         ("batch_size: 99", b"", "expected 2 inputs but got 0"),
         (f"batch_size: 99 {INPUTS}", bytes(32 * 99), "batch-size must be <= 8"),
-        (f"batch_size: 1 {INPUTS}", bytes(31), "unexpected size for input 'b': 16 bytes are announced, 15 are left"),
+        (f"batch_size: 1 {INPUTS}", bytes(31), "unexpected size for input 'b': 16 bytes are announced, 15 remain"),
         (f"batch_size: 1 {INPUTS}", bytes(33), "unexpected additional input data for model 'add_sub'"),
         ('batch_size: 1 input { name: "c" byte_size: 16 }', bytes(16), "unexpected inference input 'c'"),
         ('batch_size: 1 input { name: "a" byte_size: 15 }', bytes(15), "unexpected size 15 for inference input 'a'"),

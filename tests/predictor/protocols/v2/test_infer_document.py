@@ -52,7 +52,10 @@ def test_outputs_come_as_they_are_asked_for(server: RunningServer, outputs: list
         ({"inputs": [[]]}, "inputs[0]"),
         ({"inputs": [{}]}, "inputs[0]: Object missing required field name"),
         ({"inputs": [{**X, "name": 1}]}, "inputs[0].name"),
-        ({"inputs": [{**X, "name": "z"}]}, "unexpected inference input 'z' for model 'identity_fp32'; it takes 'x'"),
+        (
+            {"inputs": [{**X, "name": "z"}]},
+            "unexpected inference input 'z' for model 'identity_fp32'; its inputs are 'x'",
+        ),
         ({"inputs": [X, X]}, "inputs[1].name = 'x' appears twice"),
         ({"inputs": [X, {**X, "name": "z"}]}, "unexpected inference input 'z'"),
         ({"inputs": [{**X, "datatype": "FP33"}]}, "inputs[0].datatype = 'FP33', must be one of BOOL"),

@@ -40,7 +40,7 @@ _CAUSES: Final = {
     "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and is writable for this user",
     "SQLITE_NOTADB": "it is not a Pilotlight database; {fix}",
     "SQLITE_CORRUPT": "it is damaged; {fix}",
-    "SQLITE_IOERR": "reading or writing failed; check its disk and retry",
+    "SQLITE_IOERR": "reading or writing failed; check that its disk works and has free space, then retry",
 }
 Json = Any
 Verification = Literal["unknown", "unverified", "failing", "verified"]  # by the first answers of a revision

@@ -188,7 +188,7 @@ def test_a_prometheus_that_cannot_be_asked_is_a_failure_that_names_it(caplog: py
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(case())
-    assert "Prometheus at http://127.0.0.1:9 cannot be queried" in caplog.text
+    assert "Prometheus at http://127.0.0.1:9 cannot be reached" in caplog.text
 
 
 def test_a_query_is_asked_again_when_its_interval_has_passed() -> None:

@@ -124,7 +124,7 @@ def test_a_full_disk_is_one_sentence_and_passes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3
-    assert all(line.startswith(f"{path}: ") and "room" in line for line in lines), lines
+    assert all(line.startswith(f"{path}: ") and "space" in line for line in lines), lines
 
 
 def test_a_file_that_somebody_holds_is_named_and_waited_for_no_longer_than_moments(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_link_out_of_the_folder_is_refused_unless_a_sandbox_reads_it(model: Pa
 
 def test_what_is_no_file_is_refused_without_waiting_for_it(model: Path, folder: Path) -> None:
     os.mkfifo(model / "pipe")
-    with pytest.raises(UsageError, match="pipe is no file of at most"):
+    with pytest.raises(UsageError, match="pipe is not a file of at most"):
         copy_model(model, folder, links_out=True)
 
 

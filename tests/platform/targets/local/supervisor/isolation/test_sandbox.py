@@ -84,5 +84,5 @@ def test_limits_are_numbers(tmp_path: Path) -> None:
 
 def test_without_a_sandbox_it_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "detect", lambda: sandbox.Sandbox(reason="unshare: Operation not permitted"))
-    with pytest.raises(PlatformError, match="which this machine does not have: unshare: Operation not permitted"):
+    with pytest.raises(PlatformError, match="which is not available: unshare: Operation not permitted"):
         planned(Path("/usr"), tmp_path)

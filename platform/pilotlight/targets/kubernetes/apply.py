@@ -108,7 +108,7 @@ def _causes(error: KubeApiError) -> Sequence[Mapping[str, str]]:
 
 
 def _conflicts(manifest: Manifest, error: KubeApiError) -> Iterator[str]:
-    """Yield lines such as `  .spec.replicas: set by kubectl-edit; the document says 3`."""
+    """Yield lines such as `  .spec.replicas: set by kubectl-edit; the manifest has 3`."""
     for cause in _causes(error):
         field = str(cause.get("field"))
         manager = str(cause.get("message") or "").partition('"')[2].partition('"')[0] or "somebody else"

@@ -208,6 +208,7 @@ def test_what_belongs_to_a_single_file_is_part_of_it(snapshots: ModelSnapshots, 
     assert snapshots.digest(str(folder / "model.py")).digest != pin.digest
 
 
+@pytest.mark.long
 def test_links_that_make_too_many_paths_are_refused(snapshots: ModelSnapshots, model: Path) -> None:
     folders = [model / f"folder-{number}" for number in range(10)]
     for folder in folders:

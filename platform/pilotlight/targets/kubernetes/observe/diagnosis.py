@@ -37,7 +37,7 @@ def too_large(pod: Document, resource: str, nodes: Sequence[Document]) -> bool:
 
 
 def describe_shortage(pod: Document, resource: str, nodes: Sequence[Document], pods: Iterable[Document]) -> str:
-    """Return a phrase such as `asks for 1 nvidia.com/gpu; no node has any`, with a pod that ends and holds some."""
+    """Return a phrase such as `requests 1 nvidia.com/gpu; no node has any`, with a pod that ends and holds some."""
     wanted = requested(pod, resource)
     asks = f"requests {_amount(resource, wanted)} {resource}"
     if not nodes:

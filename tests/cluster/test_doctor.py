@@ -75,8 +75,8 @@ def test_everything_that_is_missing_is_told_before_anything_is_written(cluster: 
         "the namespace nowhere-at-all does not exist: kubectl create namespace nowhere-at-all",
         "Knative's flag kubernetes.podspec-nodeselector is off",
         "has timeoutSeconds 100000, and Knative allows",
-        "mentions the Secret token",
-        "asks for nvidia.com/gpu, which no node of this cluster has",
+        "refers to the Secret token",
+        "requests nvidia.com/gpu, which no node of this cluster has",
     ):
         assert sentence in found
 

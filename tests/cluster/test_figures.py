@@ -12,7 +12,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.targets.kubernetes.target import KubernetesTarget
 
 # Of requests that do not pass our gateway; scaling is Knative's and KEDA's own here.
-GATEWAYS = ("Turned away by the gateway",)
+GATEWAYS = ("Rejected by the gateway",)
 SHOWN = [
     (panel["title"], each)
     for name, panel in PANELS

@@ -60,7 +60,7 @@ async def model_holds_the_gil(run: Scenario) -> None:
     As for one that hangs: 504 at the deadline, replaced within 25 s, events that name the request and the model.
     """
     await hung(run, "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')")
-    named = [event for event in run.events() if "gave no answer to request" in event]
+    named = [event for event in run.events() if "did not respond to request" in event]
     run.expect(len(named) == 1, f"not one event names the request: {named}")
 
 

@@ -73,7 +73,7 @@ def test_a_job_that_finds_no_room_waits_with_slurms_reason_and_leaves_the_queue_
             assert seen.reason.startswith("PENDING")
         assert seen.pod_status == "Pending"
         with (
-            pytest.raises(PlatformError, match="cannot be asked: PENDING"),
+            pytest.raises(PlatformError, match="cannot be reached: PENDING"),
             ground.platform.open_route(jobs[-1].id, entries[-1]),
         ):
             pass

@@ -81,7 +81,7 @@ async def hung(run: Scenario, statement: str) -> None:
         )  # 2 s of those sent before
     run.judge(load, refused=int(load.rate * REPLACED_S), back_s=REPLACED_S)
     run.expect(set(load.statuses) <= {502, 503, 504}, f"statuses {dict(load.statuses)}")
-    named = [event for event in run.events() if "given up" in event and ("'slow'" in event or "model.py" in event)]
+    named = [event for event in run.events() if "abandoned" in event and ("'slow'" in event or "model.py" in event)]
     run.expect(bool(named), f"no event names the model: {run.events()[-3:]}")
 
 

@@ -218,14 +218,6 @@ def test_pages_and_lists_say_ready_and_unverified() -> None:
     assert status_views.page(at_zero)[0] == "default/iris: Standby, unverified"
 
 
-def test_only_a_wide_page_has_the_burst_capacity() -> None:
-    decision = "1: 0.5 concurrent over 60 s / 7 each, burst capacity -111"
-    revision = RevisionStatus("iris-1", "iris-predictor", "predictor", 100, decision=decision)
-    status = ServiceStatus("default", "iris", 1, "Ready", "", revisions=(revision,))
-    assert status_views.page(status)[-1].endswith("last decision: 1: 0.5 concurrent over 60 s / 7 each")
-    assert status_views.page(status, wide=True)[-1].endswith("burst capacity -111")
-
-
 def test_a_wide_page_says_which_job_on_which_node_a_replica_is() -> None:
     rows = (ReplicaStatus("iris-1-a", "ready", "node7", "42"), ReplicaStatus("iris-1-b", "pending", reason="Priority"))
     revision = RevisionStatus("iris-1", "iris-predictor", "predictor", 100, replicas=rows)

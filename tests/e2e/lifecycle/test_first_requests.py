@@ -12,7 +12,7 @@ from tests.onnx_models import write_python
 from tests.serving import RunningServer, json_tensor
 
 Serve = Callable[..., RunningServer]
-ATTEMPTS = 4  # a busy machine makes a request slower, never faster: one good attempt shows what the server does
+ATTEMPTS = 8  # a busy machine makes a request slower, never faster: one good attempt shows what the server does
 MODEL = """
 import numpy as np
 

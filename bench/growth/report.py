@@ -12,7 +12,7 @@ TITLES = {server.name: server.title for server in SERVERS}
 
 
 def told(growth: Growth) -> list[str]:
-    """One sentence for each panel that has a curve of ours."""
+    """Return one sentence for each panel that has a curve of Pilotlight."""
     found = ((panel, growth.curves.get(panel.figure, {}).get(OURS)) for panel in AXES[growth.axis].panels)
     return [panel.tell(points) for panel, points in found if points]
 

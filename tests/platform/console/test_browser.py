@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tests.embedded import Platform, inference_service, load
+from tests.eventually import eventually
 from tests.onnx_models import write_identity
 from tests.platform.console.conftest import PATIENCE_MS, Console, document
 
@@ -90,10 +91,11 @@ def test_requests_and_latency_are_shown_as_they_come(console: Console, platform:
     with load(platform, clients=1) as asking:
         expect(cell(console.page, "Requests/s")).to_contain_text(re.compile("[1-9]"))
         expect(cell(console.page, "p99")).to_contain_text("ms")
+        line = console.page.locator("table.services .spark").first
+        expect(line.locator("canvas")).to_be_visible()
+        # A rate needs two recorded samples, five seconds apart.
+        eventually(lambda: any(line.evaluate("node => node.plot.data[1]")), "a recorded rate", pause_s=0.2)
     assert not asking.failed
-    line = console.page.locator("table.services .spark").first
-    expect(line.locator("canvas")).to_be_visible()
-    assert any(line.evaluate("node => node.plot.data[1]"))
 
 
 def test_columns_stay_where_they_are_whatever_rows_hold(console: Console) -> None:

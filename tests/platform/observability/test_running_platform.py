@@ -95,6 +95,7 @@ def url(platform: Platform) -> str:
     return platform.address.prometheus
 
 
+@pytest.mark.long  # two minutes of traffic
 def test_every_panel_has_data_while_a_good_canary_promotes_itself(
     platform: Platform, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

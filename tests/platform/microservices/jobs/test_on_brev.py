@@ -35,6 +35,7 @@ def instances(ground: Ground) -> list[str]:
     return [row["name"] for row in json.loads(Path(ground.environ["BREV_STAND_IN"]).read_text())]
 
 
+@pytest.mark.long  # the contract of every platform, over ssh; what is Brev's own is tested below
 class TestBrev(PlatformContract):
     pass
 

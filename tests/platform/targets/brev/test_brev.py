@@ -50,6 +50,7 @@ def notes(machine: Path) -> dict[str, Any]:
     return {file.stem: json.loads(file.read_text()) for file in machine.glob("*.json")}
 
 
+@pytest.mark.long  # the contract of every target, over ssh; what is Brev's own is tested below
 class TestBrev(TargetContract):
     def test_two_replicas_serve_and_one_goes_again(self, ground: TargetGround) -> None:
         with ground.deployed(ground.document()):

@@ -143,13 +143,13 @@ CALLS = {
 }
 BYTES = {"raw": st.binary(max_size=200) | spliced(WIRE)}
 PROPERTIES: list[tuple[Callable[..., None], dict[str, Any], int]] = [
-    (documents, DOCUMENTS, 2000),
-    (texts, SPLICED, 1500),
-    (binaries, BINARIES, 2000),
-    (headed, HEADERS, 1000),
-    (paths, PATHS, 1000),
-    (wires, BYTES, 1000),
-    (repository_calls, CALLS, 200),
+    (documents, DOCUMENTS, 800),
+    (texts, SPLICED, 600),
+    (binaries, BINARIES, 800),
+    (headed, HEADERS, 500),
+    (paths, PATHS, 500),
+    (wires, BYTES, 500),
+    (repository_calls, CALLS, 80),
 ]
 NAMED = [pytest.param(*row, id=row[0].__name__) for row in PROPERTIES]
 
@@ -167,4 +167,4 @@ def test_nothing_malformed_is_our_mistake(
 def test_nothing_malformed_is_our_mistake_in_many_more_cases(
     target: RunningServer, holds: Callable[..., None], drawn: dict[str, Any], examples: int
 ) -> None:
-    fuzz(20 * examples, derandomize=False)(given(**drawn)(lambda **case: holds(target, **case)))()
+    fuzz(50 * examples, derandomize=False)(given(**drawn)(lambda **case: holds(target, **case)))()

@@ -69,10 +69,11 @@ class Platform:
         logs = sorted((self.home / "logs" / "default" / service).glob("*.log"), key=lambda log: log.stat().st_mtime)
         lines = [json.loads(line) for line in logs[-1].read_text().splitlines() if line.startswith("{")]
         port = next(int(line["http_port"]) for line in lines if line["event"] == "listening")
-        writers = (
-            pid for pid, words in commands() if _stderr_of(pid) == str(logs[-1]) and "pilotlight-shim" not in words
-        )
-        return next(writers), port
+        output = str(self.home / "run" / "output" / f"default@{service}@{logs[-1].stem}")
+        writers = [pid for pid, words in commands() if _stderr_of(pid) == output and words[0] != "sh"]
+        if len(writers) != 1:
+            raise BenchError(f"{len(writers)} processes write to the log of {service}, not the replica alone")
+        return writers[0], port
 
     def pilot_light(self) -> int:
         """The pilot light's process, once it burns; what it has forked looks alike but has another session."""

@@ -163,7 +163,7 @@ def failure(target: "Target", one: Expected, status: ServiceStatus, revision: Re
     reason = revision.reason or "its model cannot be loaded"
     evidence, previous = _evidence(target, one, revision.name, reason)
     message = "\n".join(filter(None, [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]))
-    service = _arguments(target, one.key)
+    service = service_arguments(target, one.key)
     if NO_CREDENTIALS in reason and target.name == "local":
         fix = "the platform has the variables of the shell that started it"
         return PlatformError(message, f"{fix}: set them, then platformctl down; platformctl up")
@@ -172,7 +172,7 @@ def failure(target: "Target", one: Expected, status: ServiceStatus, revision: Re
     return PlatformError(message, f"platformctl logs {service}{' --previous' * previous} --replica {revision.name}")
 
 
-def _arguments(target: "Target", key: Key) -> str:
+def service_arguments(target: "Target", key: Key) -> str:
     """Return the service as the next command must name it: `iris --target docker`."""
     return service_argument(key) + ("" if target.name == "local" else f" --target {target.name}")
 
@@ -183,7 +183,7 @@ def _timeout_error(
     message = f"{'/'.join(one.key)} is not ready after {timeout_s:g} s: {seen.phase}, {seen.message}"
     evidence, _ = _evidence(target, one, one.revisions[-1] if one.revisions else "")
     parts = [message, *evidence, _serving(status, one)]
-    hint = f"it continues: platformctl status {_arguments(target, one.key)} -w; or wait longer: --timeout"
+    hint = f"it continues: platformctl status {service_arguments(target, one.key)} -w; or wait longer: --timeout"
     return TimedOut("\n".join(filter(None, parts)), hint)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from pilotlight.errors import NotFound
+from pilotlight.targets.local.supervisor.logs import MAX_ENDED_LOGS
 from pilotlight.targets.target import LogLine
 
 CHUNK: Final = 256 * 1024
@@ -70,7 +71,8 @@ def stream_lines(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) ->
         names = [name for ended in (False, True) for name, _ in find(ended)]
         if not any(name.startswith(query.replica) for name in names):
             there = ", ".join(names) or "none"
-            raise NotFound(f"no replica or revision is called {query.replica}; there are {there}")
+            hint = f"the platform keeps the logs of the last {MAX_ENDED_LOGS} ended replicas of a service"
+            raise NotFound(f"no replica or revision is called {query.replica}; there are {there}", hint)
     return _read(find, query, wait_for_more)
 
 
@@ -89,6 +91,8 @@ async def _read(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) -> 
 
 
 def _files(find: FindLogs, query: LogQuery) -> list[tuple[str, Path]]:
-    """Return the matching files; of terminated replicas only the last."""
-    files = [each for each in find(query.previous) if each[0].startswith(query.replica)]
-    return files[-1:] if query.previous else files
+    """Return the matching files; of terminated replicas only the last, also if `replica` names nothing that runs."""
+    for ended in (True,) if query.previous else (False, True) if query.replica else (False,):
+        if files := [each for each in find(ended) if each[0].startswith(query.replica)]:
+            return files[-1:] if ended else files
+    return []

@@ -32,6 +32,7 @@ class Remembering(Engine):
         self.secrets: dict[Key, Mapping[str, str]] = {}
         self.happened: list[Event] = []
         self.ended = False
+        self.gone: set[str] = set()  # replicas
         self.runs_on = "local"
 
     def apply(self, release: Release, *, reset: bool = False, dry_run: bool = False) -> ServiceStatus:
@@ -84,7 +85,7 @@ class Remembering(Engine):
 
     def log_files(self, key: Key, previous: bool) -> Sequence[tuple[str, Path]]:
         self.status(key)
-        return [(file.stem, file) for file in sorted(self.folder.glob("*.log"))]
+        return [(file.stem, file) for file in sorted(self.folder.glob("*.log")) if (file.stem in self.gone) == previous]
 
     def set_secret(self, key: Key, values: Mapping[str, str]) -> None:
         self.secrets[key] = values

@@ -181,8 +181,20 @@ def test_logs_of_one_replica_are_its_last_lines(api: Served, tmp_path: Path) -> 
 def test_logs_of_an_unknown_replica_name_those_that_exist(api: Served, tmp_path: Path) -> None:
     api.target.apply(release())
     (tmp_path / "one.log").write_text("a\n")
-    with pytest.raises(NotFound, match="no replica or revision is called xx; there are one"):
+    with pytest.raises(NotFound, match="no replica or revision is called xx; there are one") as raised:
         list(api.target.logs(KEY, follow=False, previous=False, replica="xx", tail=-1))
+    assert raised.value.hint == "the platform keeps the logs of the last 10 ended replicas of a service"
+
+
+def test_logs_of_a_revision_that_no_longer_runs_are_those_of_its_last_replica(api: Served, tmp_path: Path) -> None:
+    api.target.apply(release())
+    api.engine.gone = {"new-1", "new-2"}
+    for name in ("old-1", "new-1", "new-2"):
+        (tmp_path / f"{name}.log").write_text(f"{name}\n")
+    for previous in (False, True):
+        lines = list(api.target.logs(KEY, follow=False, previous=previous, replica="new", tail=-1))
+        assert lines == ["new-2"]
+    assert list(api.target.logs(KEY, follow=False, previous=False, replica="", tail=-1)) == ["old-1"]
 
 
 def test_logs_of_several_replicas_say_whose_they_are(api: Served, tmp_path: Path) -> None:

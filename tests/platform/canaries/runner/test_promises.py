@@ -1,5 +1,6 @@
 """What a canary promises, on the embedded platform: a good revision promotes itself, a bad one takes itself back."""
 
+import re
 from pathlib import Path
 
 from tests.embedded import Load, Platform
@@ -30,6 +31,8 @@ def test_a_revision_that_answers_with_errors_takes_itself_back(
     platform.wait(lambda: platform.status().revisions[0].percent == 100, "all requests to be led back")
     assert {row.name for row in platform.status().revisions if row.percent} == {before}
     assert platform.ask(ASK).status == 200
+    (advice,) = re.findall(r"its logs: platformctl (logs iris --replica .*?);", done.err)
+    assert "ValueError: no" in call(*advice.split(), "--tail", "-1").out, "also once its replica is gone"
 
 
 def test_a_revision_that_answers_late_takes_itself_back(

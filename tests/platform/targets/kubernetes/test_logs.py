@@ -61,8 +61,11 @@ def test_a_replica_is_named_by_its_pod_or_by_its_revision(paper: PaperCluster, r
 
 
 def test_a_replica_that_is_not_there_is_named_with_those_that_are(paper: PaperCluster) -> None:
-    with pytest.raises(NotFound, match="no pod or revision with pods is called c; there are z-first, b-older-name"):
+    with pytest.raises(
+        NotFound, match="no pod or revision with pods is called c; there are z-first, b-older-name"
+    ) as caught:
         told(paper.cluster(), replica="c")
+    assert caught.value.hint == "a cluster deletes the log with its pod, unless a log collector keeps it"
 
 
 def test_what_a_node_says_of_a_log_that_it_has_no_more_is_no_line_of_it(paper: PaperCluster) -> None:

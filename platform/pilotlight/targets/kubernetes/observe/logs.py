@@ -65,7 +65,8 @@ def select_pods(pods: list[Document], replica: str) -> list[Document]:
     selected = [pod for pod in ordered if not replica or _matches(pod, replica)]
     if ordered and not selected:
         names = ", ".join(str(pod["metadata"]["name"]) for pod in ordered)
-        raise NotFound(f"no pod or revision with pods is called {replica}; there are {names}")
+        message = f"no pod or revision with pods is called {replica}; there are {names}"
+        raise NotFound(message, "a cluster deletes the log with its pod, unless a log collector keeps it")
     return selected
 
 

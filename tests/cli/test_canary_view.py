@@ -37,10 +37,8 @@ def test_who_waits_reads_nothing_that_changes_by_itself() -> None:
     at_work = replace(CANARY, reason="at 25 % for another 7 s at least", measurements=measured(10.0))
     later = replace(at_work, reason="at 25 % for another 6 s at least", measurements=measured(10.0, 11.0))
     assert view.line(at_work) == view.line(later) == ("25 %", "iris-predictor-new: p99_ms Successful")
-    assert view.line(replace(CANARY, phase="Paused", reason="too few requests")) == (
-        "Paused",
-        "too few requests",
-    )
+    paused = replace(CANARY, phase="Paused", reason="too few requests")
+    assert view.line(paused) == ("Paused", "at 25 %: too few requests")
 
 
 def test_the_history_says_how_far_each_came() -> None:

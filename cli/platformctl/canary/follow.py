@@ -14,7 +14,6 @@ from pilotlight.canaries import stored_history
 from pilotlight.canaries.start_request import running_canary
 from pilotlight.errors import Conflict, NotFound, PlatformError, RolledBack, TimedOut, UsageError
 from pilotlight.release import apply, history
-from pilotlight.targets.target import service_argument
 from platformctl import output
 from platformctl.canary import view
 from platformctl.services import status_views, wait_ready
@@ -44,17 +43,15 @@ def follow(
     Without `wait_through_pauses` an automatic pause raises PlatformError, or returns the canary if it only awaits
     promotion.
     """
-    from pilotlight.canaries.next_action import PAUSED_MANUALLY
-
     first = read_history(target, key).current
     if first is None:
         raise stored_history.no_running_canary(key)
-    follower, deadline = CanaryFollower(target, key, first, max_pause_s), time.monotonic() + timeout_s
+    follower = CanaryFollower(target, key, first, max_pause_s, wait_through_pauses=wait_through_pauses)
+    deadline = time.monotonic() + timeout_s
     try:
         while (canary := follower.poll()).phase not in ("Promoted", "RolledBack", "Superseded"):
             ticker.log(*view.line(canary))
-            paused_itself = canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.command
-            if paused_itself and not wait_through_pauses:
+            if not wait_through_pauses and _paused_itself(canary):
                 break
             if time.monotonic() >= deadline:
                 where = f"{canary.phase} at {canary.weight} %"
@@ -66,13 +63,13 @@ def follow(
     finally:
         follower.release()
         ticker.close()
-    return _outcome(key, canary)
+    return _outcome(target, key, canary)
 
 
 def describe_unattended(target: "Target", key: "Key") -> str:
     if target.embedded:
-        return f"the canary continues: platformctl canary status {service_argument(key)} -w"
-    command = f"platformctl canary follow {service_argument(key)}"
+        return f"the canary continues: platformctl canary status {wait_ready.service_arguments(target, key)} -w"
+    command = f"platformctl canary follow {wait_ready.service_arguments(target, key)}"
     return f"its state is kept; unless a controller runs it, continue with {command}"
 
 
@@ -81,10 +78,11 @@ class CanaryFollower:
 
     def __init__(
         self, target: "Target", key: "Key", canary: "Canary", max_pause_s: float,
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep, *,
+        wait_through_pauses: bool = True,
     ) -> None:  # fmt: skip
         self._target, self._key, self._canary, self._max_pause_s = target, key, canary, max_pause_s
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._sleep, self._wait_through_pauses = clock, sleep, wait_through_pauses
         self._runner = _runner(target)
         self._next_tick = 0.0
         self._failures = 0
@@ -133,30 +131,41 @@ class CanaryFollower:
             output.note("this command runs the canary until it ends; Ctrl-C leaves it at its present step")
 
     def _check_pause(self, canary: "Canary") -> None:
-        if canary.phase != "Paused":
+        if canary.phase != "Paused" or (not self._wait_through_pauses and _paused_itself(canary)):
             self._paused_at = None
             return
+        commands = _next_commands(self._target, self._key)
         if self._paused_at is None:
             self._paused_at = self._clock()
-            output.note(f"waiting up to {self._max_pause_s:g} s for it to continue: {_next_commands(self._key)}")
+            output.note(f"waiting up to {self._max_pause_s:g} s for it to continue: {commands}")
         if self._clock() - self._paused_at >= self._max_pause_s:
-            hint = f"{_next_commands(self._key)}, or wait longer: --timeout"
+            hint = f"{commands}, or wait longer: --timeout"
             raise TimedOut(f"the canary of {'/'.join(self._key)} is paused: {canary.reason}", hint)
 
 
-def _next_commands(key: "Key") -> str:
-    return f"platformctl canary resume {service_argument(key)}, or promote, or abort"
+def _paused_itself(canary: "Canary") -> bool:
+    from pilotlight.canaries.next_action import PAUSED_MANUALLY
+
+    return canary.phase == "Paused" and canary.reason != PAUSED_MANUALLY and not canary.command
 
 
-def _outcome(key: "Key", canary: "Canary") -> "Canary":
+def _next_commands(target: "Target", key: "Key") -> str:
+    return f"platformctl canary resume {wait_ready.service_arguments(target, key)}, or promote, or abort"
+
+
+def _outcome(target: "Target", key: "Key", canary: "Canary") -> "Canary":
+    """Return a canary that was promoted or awaits promotion; raise for any other end."""
     from pilotlight.canaries.next_action import AWAITING_PROMOTION
 
-    service = "/".join(key)
-    if canary.phase == "Paused" and canary.reason != AWAITING_PROMOTION:
+    service, arguments = "/".join(key), wait_ready.service_arguments(target, key)
+    if canary.phase == "Paused" and canary.reason == AWAITING_PROMOTION:
+        output.note(f"paused at {canary.weight} % until you continue: platformctl canary promote {arguments}, or abort")
+    elif canary.phase == "Paused":
         message = f"the canary of {service} has paused itself at {canary.weight} %: {canary.reason}"
-        raise PlatformError(message, _next_commands(key))
+        raise PlatformError(message, _next_commands(target, key))
     if canary.phase == "RolledBack":
-        hint = f"platformctl canary status {service_argument(key)} shows what was measured"
+        logs = f"platformctl logs {arguments} --replica {canary.revision}"
+        hint = f"its logs: {logs}; what was measured: platformctl canary status {arguments}"
         raise RolledBack(f"{canary.revision} of {service} was rolled back: {canary.reason}", hint)
     if canary.phase == "Superseded":
         raise PlatformError(f"the canary {canary.revision} of {service} has ended: {canary.reason}")
@@ -187,7 +196,7 @@ def wait_for_action(target: "Target", key: "Key", timeout_s: float, ticker: outp
                 return canary
             ticker.log("Requested", f"{canary.command}; run by {canary.holder or 'no process yet'}")
             if time.monotonic() >= deadline:
-                hint = f"platformctl canary follow {service_argument(key)} runs it from here"
+                hint = f"platformctl canary follow {wait_ready.service_arguments(target, key)} runs it from here"
                 raise TimedOut(f"no process has executed {canary.command} within {timeout_s:g} s", hint)
             time.sleep(max(POLL_S, 2 * target.poll_s))
     finally:

@@ -128,7 +128,8 @@ def run(request: CanaryRequest, target: "Target", apply_options: ApplyOptions) -
         output.note(f"took the place of the canary that ran: {before.revision}")
     if apply_options.wait:
         ended = follow.follow(target, request.key, ticker, apply_options.timeout, wait_through_pauses=False)
-        ticker.log(ended.phase, ended.revision)
+        if ended.phase != "Paused":
+            ticker.log(ended.phase, ended.revision)
     else:
         output.note(follow.describe_unattended(target, request.key))
     status_views.show([target.status(request.key)], one=False, default="url")

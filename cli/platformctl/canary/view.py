@@ -77,7 +77,7 @@ def line(canary: "Canary") -> tuple[str, str]:
     """Return phase and message for the progress log, without figures that change every second."""
     checks = ", ".join(f"{each.check} {each.verdict}" for each in latest_by_check(canary.measurements).values())
     if canary.phase == "Paused":
-        return "Paused", canary.reason
+        return "Paused", f"at {canary.weight} %: {canary.reason}"
     if not canary.weight:
         return "Starting", canary.reason or canary.revision
     return f"{canary.weight} %", f"{canary.revision}" + (f": {checks}" if checks else "")

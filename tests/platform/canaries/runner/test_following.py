@@ -69,17 +69,21 @@ def paused(target: PaperTarget, reason: str) -> PaperTarget:
     return target
 
 
-def test_who_started_it_is_told_at_once_when_it_pauses_itself() -> None:
+def test_who_started_it_is_told_at_once_when_it_pauses_itself(capsys: pytest.CaptureFixture[str]) -> None:
     target = paused(started(), "4 measurements in a row failed")
     with pytest.raises(PlatformError, match="has paused itself at 20 %: 4 measurements in a row") as caught:
         follow(target, KEY, ProgressLog(), 600.0, wait_through_pauses=False)
     assert caught.value.exit_code == 1
-    assert caught.value.hint == "platformctl canary resume iris, or promote, or abort"
+    assert caught.value.hint == "platformctl canary resume iris --target paper, or promote, or abort"
+    assert "waiting" not in capsys.readouterr().err
 
 
-def test_one_that_has_proved_all_and_asks_to_be_promoted_has_not_failed() -> None:
+def test_one_that_has_proved_all_and_asks_to_be_promoted_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
     target = paused(started(), next_action.AWAITING_PROMOTION)
     assert follow(target, KEY, ProgressLog(), 600.0, wait_through_pauses=False).phase == "Paused"
+    printed = capsys.readouterr().err
+    assert "paused at 20 % until you continue: platformctl canary promote iris --target paper, or abort" in printed
+    assert "waiting" not in printed
 
 
 @pytest.mark.parametrize(("reason", "patient"), [(next_action.PAUSED_MANUALLY, False), ("too few requests", True)])
@@ -88,7 +92,7 @@ def test_a_pause_that_somebody_knows_of_is_waited_for_and_told(
 ) -> None:
     with pytest.raises(TimedOut, match=f"paused: {reason}"):
         follow(paused(started(), reason), KEY, ProgressLog(), 0.0, wait_through_pauses=patient)
-    assert "for it to continue: platformctl canary resume iris" in capsys.readouterr().err
+    assert "for it to continue: platformctl canary resume iris --target paper" in capsys.readouterr().err
 
 
 def test_troubles_are_told_and_outlasted_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:

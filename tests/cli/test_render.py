@@ -221,8 +221,8 @@ def test_helm_renders_the_same_objects(call: Call, real_helm: str, monkeypatch: 
 def test_without_helm_its_absence_is_said(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     done = call("render", "-f", LATENCY, "--with", "helm")
-    assert (done.code, done.out) == (3, "")
-    assert "helm is not on the PATH" in done.err
+    assert (done.code, done.out) == (1, "")
+    assert "error: helm is not on the PATH\n  install helm 3 " in done.err
 
 
 def test_what_helm_says_is_told(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

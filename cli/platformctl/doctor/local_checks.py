@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pilotlight import __version__
 from pilotlight.contract import API_PORT, GATEWAY_PORT
-from pilotlight.errors import NotFound, PlatformError
+from pilotlight.errors import PlatformError
 from pilotlight.gateway.control_link import is_running
 from pilotlight.gateway.listeners import Address as ListenAddress
 from pilotlight.gateway.listeners import CannotListen, bind
@@ -213,7 +213,7 @@ def prometheus(home: Home, address: "Address | None") -> Finding:
         return _http_check(f"{address.prometheus} is queried", address.prometheus)
     try:
         return Finding("ok", "prometheus", f"not running; platformctl up --prometheus starts {find()}")
-    except NotFound as error:
+    except PlatformError as error:
         return Finding("ok", "prometheus", f"not installed, and not needed; to have one: {error.hint}")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.manifest import Manifest, in_apply_order
 from pilotlight.render import values_of
 from pilotlight.render.jinja_templates import folder
@@ -87,7 +87,8 @@ def chart() -> Path:
 def _run(arguments: tuple[str, ...], values: str) -> str:
     program = shutil.which("helm")
     if program is None:
-        raise NotFound("helm is not on the PATH", "install it, or leave --with helm out: the objects are the same")
+        hint = "install helm 3 (https://helm.sh/docs/intro/install), or leave --with helm out: the objects are the same"
+        raise PlatformError("helm is not on the PATH", hint)
     try:
         done = subprocess.run(  # noqa: S603 - no shell, and every word is ours or a checked name
             [program, *arguments], input=values, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

@@ -249,8 +249,8 @@ def answers(url: str) -> bool:
 def test_what_is_not_installed_is_told_with_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(prometheus_process.NotFound, match="not installed") as told:
+    with pytest.raises(prometheus_process.PlatformError, match="not installed") as told:
         prometheus_process.find()
     assert "apt-get install prometheus" in told.value.hint
-    with pytest.raises(prometheus_process.NotFound, match="must be an address"):
+    with pytest.raises(prometheus_process.UsageError, match="must be an address"):
         prometheus_process.find(str(tmp_path / "nothing"))

@@ -74,7 +74,7 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
     if typed and living(home()) is not None:
         raise UsageError("the platform runs already, so options cannot change it", "platformctl down, then up again")
     if options["prometheus"] and not is_address(options["prometheus"]):
-        find(options["prometheus"])  # raises NotFound before a process is started that would fail without it
+        find(options["prometheus"])  # raises before a process is started that would fail without it
     if options["forget"] and (kept := forget_state()):
         output.note(f"starting with nothing deployed; what was there is kept in {kept}")
     if foreground:

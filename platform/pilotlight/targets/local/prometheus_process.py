@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as records
 
-from pilotlight.errors import NotFound, PlatformError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway.listeners import listening_inodes, listening_pids
 from pilotlight.observability.files import rules_text
 from pilotlight.targets.local import control_process_launcher
@@ -88,13 +88,13 @@ def find(wanted: str = AUTO) -> Path:
     if wanted not in ("", AUTO):
         path = Path(wanted).expanduser()
         if not os.access(path, os.X_OK) or path.is_dir():
-            raise NotFound(f"--prometheus = {wanted}, must be an address (http://…) or a program that can be run")
+            raise UsageError(f"--prometheus = {wanted}, must be an address (http://…) or a program that can be run")
         return path.absolute()
     on_path = shutil.which("prometheus")
     if on_path or os.access(cached(), os.X_OK):
         return Path(on_path) if on_path else cached()
     hint = "apt-get install prometheus, or set the program: --prometheus=/path/to/prometheus"
-    raise NotFound("prometheus is not installed: it is neither in PATH nor in the cache", hint)
+    raise PlatformError("prometheus is not installed: it is neither in PATH nor in the cache", hint)
 
 
 def configuration(home: Home, api_port: int) -> dict[str, Json]:

@@ -1,5 +1,6 @@
 """The verbs on a real platform: one control process, one gateway, real predictors; the tests build on each other."""
 
+import getpass
 import json
 import os
 import pty
@@ -414,8 +415,9 @@ def test_history_lists_releases_with_their_change_and_which_serves(call: Call, n
     changes = [each["text"] for release in releases for each in release["changes"]]
     assert any(each.startswith("spec.predictor.model.storageUri: ") for each in changes)
     heading, newest, broken, *_ = call("history", "iris").out.splitlines()
-    assert heading.split() == ["GENERATION", "DEPLOYED", "REASON", "REVISION", "TRAFFIC", "CHANGE"]
+    assert heading.split() == ["GENERATION", "DEPLOYED", "BY", "REASON", "REVISION", "TRAFFIC", "CHANGE"]
     assert " 100 % " in newest
+    assert newest.split()[2] == getpass.getuser()
     assert " failed " in broken
     assert call("history", "nosuch").code == 3
 

@@ -10,8 +10,9 @@ from platformctl.commands.service.history import release_rows
 DOCUMENT = "kind: InferenceService\nmetadata: {name: iris}\nspec: {predictor: {maxReplicas: %d}}\n"
 
 
-def stored(generation: int, revision: str, maximum: int, note: str = "deploy", failed: str = "") -> Release:
-    release = Release("default", "iris", DOCUMENT % maximum, (deployment("iris-predictor", revision),), note=note)
+def stored(generation: int, revision: str, most: int, note: str = "deploy", failed: str = "", by: str = "") -> Release:
+    objects = (deployment("iris-predictor", revision),)
+    release = Release("default", "iris", DOCUMENT % most, objects, note=note, by=by)
     kept = releases.read(releases.to_object(release, generation, f"2026-01-0{generation}T00:00:00Z"))
     return replace(kept, failed=(failed,) if failed else ())
 
@@ -22,11 +23,13 @@ def serving(**percent: int) -> ServiceStatus:
 
 
 def test_each_release_has_its_reason_its_change_and_what_it_serves_now() -> None:
-    kept = [stored(4, "a1", 3, "rollback to generation 2"), stored(3, "b2", 5, failed="b2"), stored(2, "a1", 3)]
+    first = stored(2, "a1", 3, by="ana")
+    kept = [stored(4, "a1", 3, "rollback to generation 2"), stored(3, "b2", 5, failed="b2"), first]
     newest, broken, oldest = release_rows(kept, serving(a1=100), set())
     assert (newest["reason"], newest["percent"], newest["failed"]) == ("rollback to generation 2", 100, False)
     assert [each["text"] for each in newest["changes"]] == ["spec.predictor.maxReplicas: 5 → 3"]
     assert (broken["percent"], broken["failed"], broken["revisions"]) == (0, True, ["b2"])
+    assert (newest["deployed_by"], oldest["deployed_by"]) == ("", "ana")
     assert (oldest["percent"], oldest["changes"], oldest["first"]) == (0, [], False)  # the newer one of a1 serves
 
 

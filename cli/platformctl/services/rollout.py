@@ -1,5 +1,6 @@
 """Documents to release request, then plan, show, apply and follow it: shared by `deploy`, `rollback` and `canary`."""
 
+import getpass
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -44,7 +45,7 @@ def request_from_files(
         capabilities = replace(capabilities, **LOCAL_CAPABILITIES)
     release_apply.check_paths_reachable(selected.services, target)
     embedded = name in targets.EMBEDDED
-    return ReleaseRequest(resolve(selected, capabilities, mode, local=embedded), capabilities)
+    return ReleaseRequest(resolve(selected, capabilities, mode, local=embedded), capabilities, by=user_name())
 
 
 def request_from_target(
@@ -62,7 +63,16 @@ def request_from_target(
     release_apply.check_paths_reachable(documents.services, target)
     if target.embedded:
         check_stored(documents, mode)
-    return ReleaseRequest(resolve(documents, capabilities, mode, local=target.embedded), capabilities)
+    pinned = resolve(documents, capabilities, mode, local=target.embedded)
+    return ReleaseRequest(pinned, capabilities, by=user_name())
+
+
+def user_name() -> str:
+    """Return the user who runs this command; empty: the system has no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def run(
@@ -74,7 +84,7 @@ def run(
     apply: Apply = release_apply.apply,
 ) -> None:
     """Plan everything, then apply it. Without a target it stops after the plan."""
-    ticker = output.ProgressLog()
+    ticker, request = output.ProgressLog(), replace(request, by=user_name())
     prepared, warnings = release_apply.prepare(request, target)
     warn(warnings, strict)
     for one in prepared:

@@ -107,6 +107,7 @@ class ReleaseRequest:
     reset: bool = False
     reset_traffic: bool = False
     note: str = "deploy"
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ def _prepare_release(
         plan.namespace, plan.name, document_text(service, request.capabilities),
         tuple(manifest.document for manifest in manifests),
         tuple(_texts([*catalogue, *(one.document for one in companions)])),
-        expected, request.note,
+        expected, request.note, by=request.by,
     )  # fmt: skip
     return PreparedRelease(plan, release, manifests, tuple(map(_without_overrides, live)), overrides)
 

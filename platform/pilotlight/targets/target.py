@@ -35,6 +35,7 @@ class Release(Struct, frozen=True):
     generation: int = 0  # number of the deploy, counted by the target
     at: str = ""  # when it was applied; UTC, RFC 3339
     failed: tuple[str, ...] = ()  # its revisions that failed to start, as far as recorded
+    by: str = ""  # user who deployed it; empty: unknown, or the platform itself
 
 
 class Condition(Struct, frozen=True):

@@ -12,7 +12,7 @@ from platformctl import output, targets
 if TYPE_CHECKING:
     from pilotlight.targets.target import Release, ServiceStatus
 
-HEADING: Final = ("GENERATION", "DEPLOYED", "REASON", "REVISION", "TRAFFIC", "CHANGE")
+HEADING: Final = ("GENERATION", "DEPLOYED", "BY", "REASON", "REVISION", "TRAFFIC", "CHANGE")
 
 
 @click.command()
@@ -20,7 +20,7 @@ HEADING: Final = ("GENERATION", "DEPLOYED", "REASON", "REVISION", "TRAFFIC", "CH
 @targets.options
 @output.formats("table", "json", "yaml", "wide")
 def history(service_options: targets.ServiceOptions, name: str) -> None:
-    """List the releases of a service, newest first: what each changed, and which of them serves.
+    """List the releases of a service, newest first: who deployed each, what it changed, and which serves.
 
     `platformctl rollback NAME --to GENERATION` deploys one of them again. `-o wide` shows every changed field.
 
@@ -43,8 +43,9 @@ def release_rows(
         revisions = sorted(release_history.revisions(release))
         before = releases[index + 1] if index + 1 < len(releases) else None
         yield {
-            "generation": release.generation, "deployed_at": release.at, "reason": release.note or "deploy",
-            "revisions": revisions, "percent": max((traffic.pop(each, 0) for each in revisions), default=0),
+            "generation": release.generation, "deployed_at": release.at, "deployed_by": release.by,
+            "reason": release.note or "deploy", "revisions": revisions,
+            "percent": max((traffic.pop(each, 0) for each in revisions), default=0),
             "failed": bool(failed & {*revisions} or release.failed),
             "first": before is None and release.generation == 1,
             "changes": [each._asdict() | {"text": str(each)} for each in changed_fields(before, release)],
@@ -57,4 +58,5 @@ def _cells(row: dict[str, Any], wide: bool) -> tuple[str, ...]:
     more = f"; {len(changes) - 1} more" if len(changes) > 1 and not wide else ""
     traffic = f"{row['percent']} %" if row["percent"] else "failed" if row["failed"] else "-"
     names = ", ".join(row["revisions"]) or "-"
-    return str(row["generation"]), row["deployed_at"], row["reason"], names, traffic, change + more
+    deployed = row["deployed_at"], row["deployed_by"] or "-", row["reason"]
+    return str(row["generation"]), *deployed, names, traffic, change + more

@@ -54,6 +54,7 @@ def read(document: Mapping[str, Json]) -> Release:
         metadata["namespace"], metadata["labels"][names.LABEL_SERVICE], data["document"], tuple(data["manifests"]),
         tuple(data.get("catalogue") or ()), None, data.get("note", ""), int(document["revision"]), data["at"],
         tuple(filter(None, (metadata.get("annotations") or {}).get(FAILED, "").split(","))),
+        data.get("by", ""),
     )  # fmt: skip
 
 
@@ -122,6 +123,7 @@ def to_object(release: Release, generation: int, at: str) -> dict[str, Json]:
             "manifests": [each for each in release.manifests if each.get("kind") != "Secret"],
             "catalogue": [text for text in release.catalogue if not _SECRET.search(text)],
             "note": release.note,
+            "by": release.by,
             "at": at,
         },
     }

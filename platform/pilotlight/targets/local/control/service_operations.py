@@ -135,7 +135,8 @@ class Engine:
         try:
             if latest and not judged and (chosen := self._earlier(run.key, revision.name)) is not None:
                 note = f"{persistence.ROLLED_BACK}{chosen.generation}: {reason}"
-                self.apply(msgspec.structs.replace(chosen, expected=run.generation, note=note, generation=0, at=""))
+                again = msgspec.structs.replace(chosen, expected=run.generation, note=note, generation=0, at="", by="")
+                self.apply(again)
                 run.rolled_back = note
                 self._record_event(run.key, f"Revision/{revision.name}", "RolledBack", note, "Warning")
                 return

@@ -69,8 +69,8 @@ def _write(connection: sqlite3.Connection, release: Release, generation: int, no
         ON CONFLICT DO UPDATE SET generation = excluded.generation, updated_at = excluded.updated_at""",
         (release.namespace, release.name, generation, now, now),
     )
-    row = (release.namespace, release.name, generation, now, *_encoded(release), release.note)
-    connection.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    row = (release.namespace, release.name, generation, now, *_encoded(release), release.note, release.by)
+    connection.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _write_revisions(

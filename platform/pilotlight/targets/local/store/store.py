@@ -94,14 +94,14 @@ class Store:
 
     def releases(self, key: Key) -> list[Release]:
         """Return releases, newest first; those of stored revisions are kept beyond RELEASE_HISTORY_LIMIT."""
-        sql = f"""SELECT document, manifests, catalogue, note, generation, at FROM releases {OF_SERVICE}
+        sql = f"""SELECT document, manifests, catalogue, note, generation, at, deployed_by FROM releases {OF_SERVICE}
             ORDER BY generation DESC"""
         return [
             Release(
                 *key, document, json.decode(manifests, type=tuple[dict[str, Json], ...]),
-                catalogue=json.decode(catalogue, type=tuple[str, ...]), note=note, generation=generation, at=at,
+                catalogue=json.decode(catalogue, type=tuple[str, ...]), note=note, generation=generation, at=at, by=by,
             )
-            for document, manifests, catalogue, note, generation, at in self._database.rows(sql, key)
+            for document, manifests, catalogue, note, generation, at, by in self._database.rows(sql, key)
         ]  # fmt: skip
 
     def local_pins(self) -> set[tuple[str, str, str, int]]:

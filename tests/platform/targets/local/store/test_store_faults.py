@@ -203,6 +203,8 @@ def test_a_database_of_an_older_version_is_taken_over(tmp_path: Path, version: i
         assert store.port(service.key, "http", []) == 9001
         assert store.replicas() == [{"pid": 7}]
         assert [event.reason for event in store.events(None)] == ["Deployed"]
-        assert store.apply(Release(*service.key, "three", ()), [], NOON) == 3
+        assert store.apply(Release(*service.key, "three", (), by="ben"), [], NOON) == 3
+        deployed_by = "ana" if version > 3 else ""
+        assert [release.by for release in store.releases(service.key)] == ["ben", deployed_by, deployed_by]
     finally:
         store.close()

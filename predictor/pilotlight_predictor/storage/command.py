@@ -17,6 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from pilotlight import contract
+from pilotlight_predictor.config.command_parser import CommandParser
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
 from pilotlight_predictor.storage.fetcher import fetch, fetch_into, fetched_sizes, link_into
 from pilotlight_predictor.storage.pins import parse_pins, read_pin
@@ -119,7 +120,7 @@ def progress_text(progress: Progress, seconds: float) -> str:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description="Fetch a model into a directory.")
+    parser = CommandParser(prog=program, description="Fetch a model into a directory.")
     parser.add_argument(
         "uri", metavar="URI", help="path, file://, https://, s3://, gs://, az://, hf:// or oci+fetch://"
     )

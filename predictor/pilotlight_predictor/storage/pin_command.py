@@ -13,6 +13,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
+from pilotlight_predictor.config.command_parser import CommandParser
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.fetcher import open_and_list
 from pilotlight_predictor.storage.pins import can_have_versions, pin_location, pin_of
@@ -93,7 +94,7 @@ def _size_of(location: Location, options: FetchOptions) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m pilotlight_predictor pin",
         description="Print the current content of model URIs as JSON: a pin or an error for each URI.",
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pilotlight.contract import ENV_PROGRAM
 from pilotlight_predictor.storage.command import main, progress_text
 from pilotlight_predictor.storage.fetcher import fetch_into
 from pilotlight_predictor.storage.store_interface import FetchOptions, Progress
@@ -104,6 +105,14 @@ def test_exit_codes_tell_failures_apart(
     web.files["/m.onnx"] = b"12345"
     assert main([web.url(arguments[0]), str(tmp_path / "models"), *arguments[1:]]) == code
     assert message in capsys.readouterr().err
+
+
+def test_a_missing_argument_is_an_error_with_the_command_that_helps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ENV_PROGRAM, "platformctl fetch")
+    assert main(["x"]) == 2
+    assert capsys.readouterr().err == "error: the following arguments are required: DIR\n  platformctl fetch --help\n"
 
 
 def test_a_second_run_downloads_nothing(web: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from pilotlight import contract
+from pilotlight_predictor.config.command_parser import CommandParser
 from pilotlight_predictor.errors import LoadFailed
 
 PROGRAM = "python -m pilotlight_predictor compile"
@@ -48,7 +49,7 @@ def _compile(arguments: argparse.Namespace) -> Path:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=program, description="Compile a safetensors model with its model.py, to start it without torch."
     )
     parser.add_argument("path", metavar="PATH", help="model.safetensors, or the folder that it and model.py lie in")

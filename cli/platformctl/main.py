@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import click
 
@@ -29,6 +29,7 @@ class Verb(NamedTuple):
 
 START, SERVICES, RELEASES = "Start here", "Services", "Releases and traffic"
 DOCUMENTS, PLATFORM, OTHER = "InferenceServices before a deploy", "Platform", "Other"
+BEFORE_VERB: Final = "platformctl.before-verb"  # key in click's meta of options that stand before the verb
 
 VERBS = {
     "demo": Verb("platform.demo", "Run a tour: deploy an example, try a canary, scale to zero, wake it.", START),
@@ -74,7 +75,7 @@ VERBS = {
 }
 
 # Verbs of kubectl, docker and others that mean the same here.
-ALIASES = {"apply": "deploy", "describe": "status", "ls": "list", "ps": "list"}
+ALIASES = {"apply": "deploy", "describe": "status", "ls": "list", "ps": "list", "revisions": "history"}
 # Verbs that mean something else here, and what to type instead.
 ELSEWHERE = {
     "get": "list shows all services, status NAME one of them", "create": "deploy MODEL or deploy -f FILE",
@@ -83,6 +84,7 @@ ELSEWHERE = {
     "start": "up starts the platform, deploy a service", "shutdown": "down",
     "stop": "down stops the platform, delete NAME a service; without requests a service scales to zero",
     "restart": "down and up restart the platform, deploy NAME a service",
+    "port-forward": "status NAME -o url shows the address; infer NAME reaches a service of a cluster without one",
     "exec": "logs NAME shows the output of replicas; there is no shell in them", "stats": "top",
     "rm": "delete NAME", "remove": "delete NAME", "undeploy": "delete NAME", "destroy": "delete NAME",
     "show": "status NAME", "watch": "status NAME -w", "rollout": "history NAME, rollback NAME or canary status NAME",
@@ -129,9 +131,33 @@ class Verbs(click.Group):
                 f"instead: {ELSEWHERE[args[0]]}" if args[0] in ELSEWHERE else f"did you mean {near[0]}?" if near else ""
             )
             context.fail(f"no such verb: {args[0]}" + (f"; {hint}" if hint else ""))
-        return super().resolve_command(context, args)
+        name, command, rest = super().resolve_command(context, args)
+        return name, command, rest if context.resilient_parsing else [*rest, *context.meta.get(BEFORE_VERB, ())]
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except Exception as error:
+            if "platformctl.targets" in sys.modules:  # of a verb about services
+                from platformctl.targets import suggest_service
+
+                suggest_service(error, context.meta)
+            raise
 
 
+def _move_behind_verb(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta.setdefault(BEFORE_VERB, []).extend((parameter.opts[-1], value))
+
+
+def options_before_verb(verbs: Verbs) -> Verbs:
+    """Accept options that many verbs have before the verb, as kubectl does; help lists them with each verb."""
+    for names in (("-n", "--namespace"), ("--target",), ("--context",)):
+        verbs.params.append(click.Option(names, hidden=True, expose_value=False, callback=_move_behind_verb))
+    return verbs
+
+
+@options_before_verb
 @click.group(
     cls=Verbs,
     invoke_without_command=True,

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from pilotlight import contract
-from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.errors import NotFound, OnOtherTarget, PlatformError, UsageError
 from pilotlight.targets import table
 from pilotlight.wire.http_client import FAILURES, HttpClient, HttpReply
 from platformctl import completion, output
@@ -28,6 +29,8 @@ CONTEXT: Final = "platformctl.context"  # key of --context in click's meta
 FORCE: Final = "platformctl.force"
 PROMETHEUS: Final = "platformctl.prometheus"
 OPTIONS: Final = "platformctl.target-options"
+CONNECTED: Final = "platformctl.target"  # what the command has connected to, and the services that it named
+SERVICES: Final = "platformctl.services"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -71,19 +74,47 @@ def service_key(name: str, default_namespace: str) -> "Key":
     namespace, _, own = name.rpartition("/")
     if not own or "/" in namespace:
         raise UsageError(f"{name} is not the name of a service: write NAME or NAMESPACE/NAME")
-    return namespace or default_namespace, own
+    key = namespace or default_namespace, own
+    _command_meta().setdefault(SERVICES, []).append(key)
+    return key
+
+
+def suggest_service(error: Exception, meta: Mapping[str, Any]) -> None:
+    """Add the nearest service to the hint of a NotFound, if the command named one that does not exist."""
+    target = meta.get(CONNECTED)
+    if target is None or not isinstance(error, NotFound) or isinstance(error, OnOtherTarget):
+        return
+    with suppress(PlatformError):
+        there = [(each.namespace, each.name) for each in target.list(None)]
+        if near := next(filter(None, (near_service(key, there) for key in meta.get(SERVICES, ()))), ""):
+            error.hint = f"did you mean {near}? {error.hint}".rstrip()
+
+
+def near_service(key: "Key", there: "Sequence[Key]") -> str:
+    """Return the service of this name in another namespace, else that of the most similar name; empty: none."""
+    from difflib import get_close_matches
+
+    from pilotlight.targets.target import service_argument
+
+    if key in there:
+        return ""
+    names = {name: (namespace, name) for namespace, name in sorted(there, key=lambda each: each[0] == key[0])}
+    return next((service_argument(names[name]) for name in get_close_matches(key[1], names, n=1)), "")
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
     """Connect to a target; raises NotFound for an unknown name."""
     if context() and name != "kubernetes":
         raise UsageError(f"--context names a cluster, and the target is {name}", "add --target kubernetes")
-    if name in EMBEDDED:
-        return local(start=start, name=name)
     meta = _command_meta()
-    prometheus = str(meta.get(PROMETHEUS) or "")
-    force, options = bool(meta.get(FORCE)), options_of(name)
-    return table.connect(name, os.environ, options=options, context=context(), force=force, prometheus=prometheus)
+    if name in EMBEDDED:
+        target: Target = local(start=start, name=name)
+    else:
+        prometheus = str(meta.get(PROMETHEUS) or "")
+        force, options = bool(meta.get(FORCE)), options_of(name)
+        target = table.connect(name, os.environ, options=options, context=context(), force=force, prometheus=prometheus)
+    meta[CONNECTED] = target
+    return target
 
 
 def options_of(name: str, *, complete: bool = False, released: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -159,7 +190,7 @@ def context() -> str:
     return str(_command_meta().get(CONTEXT) or "")
 
 
-def _command_meta() -> Mapping[str, Any]:
+def _command_meta() -> dict[str, Any]:
     """Return the options that callbacks stored on the click context; empty outside of a command."""
     running = click.get_current_context(silent=True)
     return running.meta if running else {}

@@ -369,7 +369,7 @@ def test_aborting_a_canary_ends_the_shares_that_were_set_by_hand(
 def test_scale_by_hand_holds_over_a_deploy_and_changes_no_revision(
     call: Call, folder: Path, platform: Platform, names: tuple[str, str]
 ) -> None:
-    done = call("scale", "iris", "--to", "2")
+    done = call("scale", "iris", "--replicas", "2")
     assert done.code == 0, done.err
     assert len(platform.replicas()) >= 2
     kept = call("deploy", "-f", str(folder / "new.yaml"))
@@ -402,6 +402,23 @@ def test_a_model_that_cannot_be_loaded_is_told_while_the_old_one_serves(
     assert "model.failed" in call(*advice.split()).out
     assert call("rollback", "iris").code == 0
     assert shares(call) == {names[1]: 100}
+
+
+def test_options_before_the_verb_and_all_namespaces_are_taken_as_kubectl_takes_them(call: Call) -> None:
+    everything = call("list", "-o", "name").out
+    assert "default/iris" in everything
+    assert call("-n", "elsewhere", "list", "-o", "name").out == ""
+    assert call("-n", "elsewhere", "list", "-A", "-o", "name").out == everything
+    assert call("--target", "local", "-n", "elsewhere", "canary", "history", "iris").code == 3
+    assert call("-n", "default", "events", "iris").code == 0
+    assert "No such option '--namespace'" in call("-n", "default", "version").err
+
+
+@pytest.mark.parametrize("argv", [("infer", "irs", "--data", FLOWER), ("status", "irs"), ("delete", "elsewhere/iris")])
+def test_the_nearest_service_is_named_where_one_does_not_exist(call: Call, argv: tuple[str, ...]) -> None:
+    done = call(*argv)
+    assert done.code == 3
+    assert "did you mean iris? " in done.err
 
 
 def test_history_lists_releases_with_their_change_and_which_serves(call: Call, names: tuple[str, str]) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from tests.cli.conftest import Call
 
@@ -62,10 +63,19 @@ def test_an_unknown_code_suggests_similar_ones(call: Call) -> None:
     assert "similar codes: PL348, PL350, PL347" in done.err
 
 
-def test_explain_without_code_and_document_names_both(call: Call) -> None:
-    done = call("explain", "iris")
-    assert done.code == 2
-    assert "neither -f FILE nor an error code is given" in done.err
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "neither -f FILE nor an error code is given"),
+        (("wine",), "platformctl status wine"),
+        (("KEDA001",), "KEDA001 is not an error code: those begin with PL"),
+        ((IRIS,), f"platformctl explain -f {IRIS}"),
+    ],
+)
+def test_what_is_no_code_is_a_usage_error_with_what_to_type(call: Call, words: tuple[str, ...], said: str) -> None:
+    done = call("explain", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
 
 
 def test_runtimes_are_explained_when_none_fits(call: Call, tmp_path: Path) -> None:

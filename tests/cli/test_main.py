@@ -11,7 +11,8 @@ import click
 import pytest
 
 from pilotlight import errors
-from platformctl import main
+from pilotlight.targets.target import Key
+from platformctl import main, targets
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/reference/cli.md"
 HEAVY = ("aiohttp", "jinja2", "numpy", "yaml", "orjson", "torch", "onnxruntime", "kubernetes", "asyncio", "difflib")
@@ -86,6 +87,17 @@ def test_an_alias_runs_the_verb_and_is_not_listed(alias: str, verb: str, capsys:
     assert f"platformctl {verb}" in capsys.readouterr().out
     assert main.run(["--help"]) == 0
     assert not re.search(rf"^  {alias} ", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("there", "near"),
+    [
+        ([("default", "wine"), ("prod", "other")], "wine"), ([("prod", "win")], "prod/win"),
+        ([("prod", "wine"), ("default", "wine")], "wine"), ([("default", "iris")], ""), ([("default", "win")], ""),
+    ],
+)  # fmt: skip
+def test_the_nearest_service_is_of_this_namespace_or_named_with_its_own(there: list[Key], near: str) -> None:
+    assert targets.near_service(("default", "win"), there) == near
 
 
 @pytest.mark.parametrize(("argv", "same"), [(["help"], ["--help"]), (["help", "deploy"], ["deploy", "--help"])])

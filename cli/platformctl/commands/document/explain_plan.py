@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -48,11 +49,23 @@ def explain(document_options: options.DocumentOptions, runtime: bool) -> None:
 
 
 def _explain_codes(words: Sequence[str]) -> None:
-    if not words or not all(CODE.fullmatch(word) for word in words):
+    if not words:
         raise UsageError("neither -f FILE nor an error code is given", "platformctl explain -f FILE, or explain PL342")
+    for word in words:
+        if not CODE.fullmatch(word):
+            raise _no_code(word)
     entries = [code_entry(word.upper()) for word in words]
     lines = [line for entry in entries for line in code_lines(entry)]
     output.data({"codes": entries}, lines[:-1])
+
+
+def _no_code(word: str) -> UsageError:
+    if Path(word).exists():
+        return UsageError(f"{word} is a file", f"platformctl explain -f {word}")
+    if re.fullmatch(r"[A-Z]+-?\d+", word):
+        return UsageError(f"{word} is not an error code: those begin with PL", "docs/reference/errors.md lists them")
+    hint = f"if it is a service: platformctl status {word}; the decisions about a manifest: platformctl explain -f FILE"
+    return UsageError(f"{word} is not an error code", hint)
 
 
 def code_entry(code: str) -> dict[str, str]:

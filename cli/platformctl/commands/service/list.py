@@ -10,13 +10,15 @@ FIGURES = ("wide", "json", "yaml")  # formats with latency and errors
 
 @click.command("list")
 @click.option("-n", "--namespace", shell_complete=completion.namespaces, help="Only services of this namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Services of all namespaces, as without -n.")
 @targets.target_option
 @output.formats(*status_views.SERVICE_FORMATS)
-def listed(namespace: str | None, target: str) -> None:
+def listed(namespace: str | None, all_namespaces: bool, target: str) -> None:
     """List services of all namespaces, or of one; those whose last deploy failed are marked.
 
     Example: platformctl list -o wide
     """
+    namespace = None if all_namespaces else namespace
     connected = targets.ServiceOptions(target, "").connect_if_running()
     statuses = connected.list(namespace) if connected else []
     if connected and output.chosen() in FIGURES:

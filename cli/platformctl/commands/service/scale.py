@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     "--min", "least", type=click.IntRange(0), metavar="N", help="Min replicas; 0: scale to zero without requests."
 )
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Max replicas.")
-@click.option("--to", "exactly", type=click.IntRange(0), metavar="N", help="Exactly N replicas: --min N --max N.")
+@click.option(
+    "--to", "--replicas", "exactly", type=click.IntRange(0), metavar="N", help="Exactly N replicas: --min N --max N."
+)
 @click.option("--reset", is_flag=True, help="Remove the override: use the bounds of the document again.")
 @options.waiting_options
 @output.formats("table", "json", "yaml", "wide", "name", "url")

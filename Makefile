@@ -38,14 +38,14 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.run
 	$(INSTALL) --require-hashes -r requirements/test.txt
 	@touch $@
 
-demo: $(VENV)/.run ## install, then deploy, ask, canary, fall to zero and wake: the platform in under a minute
+demo: $(VENV)/.run ## install, then deploy, send requests, run a canary, scale to zero and wake it, in under a minute
 	$(BIN)/platformctl demo$(if $(STOP), --stop)
 
 dev: $(VENV)/.test ## the environment with everything that tests need; then .venv/bin/pytest FILE runs one
 
 test: lint types unit ## lint, types and all tests that need neither root nor daemons
 
-lint: $(VENV)/.test ## what ruff says about the sources
+lint: $(VENV)/.test ## check the sources with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -53,7 +53,7 @@ format: $(VENV)/.test ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/.test ## what mypy says about the three packages and the generators of schemas
+types: $(VENV)/.test ## check the types of the three packages and of the schema generators with mypy
 	$(BIN)/mypy $(PACKAGES) schemas
 
 unit: $(VENV)/.test ## the tests alone

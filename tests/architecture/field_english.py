@@ -11,7 +11,7 @@ from tests.serving import ROOT
 # Paths whose text is checked, and those that are left out of them.
 CHECKED: Final = (
     "platform/pilotlight", "predictor/pilotlight_predictor", "helm", "keda", "knative", "schemas", "docs", "README.md",
-    "cli/platformctl",
+    "cli/platformctl", "Makefile",
 )  # fmt: skip
 
 
@@ -90,6 +90,9 @@ def _texts(path: Path, name: str) -> Iterator[Text]:
         yield from _strings(path, name)
     elif (path.suffix in (".md", ".txt", ".html") and "LICENSE" not in name) or path.name == "values.yaml":
         yield from _prose(path, name)
+    elif path.name == "Makefile":
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            yield Text(name, number, line.partition("## ")[2])
     elif path.suffix == ".yaml" and "/crds/" not in name and "/templates/" not in name:
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             yield Text(name, number, line.partition("# ")[0])

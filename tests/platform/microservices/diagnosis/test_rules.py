@@ -1,10 +1,14 @@
 """What evidence amounts to: each rule by the words and times that make it hold, and by those that do not."""
 
+from pathlib import Path
+
 import pytest
 from tests.doc_pages import page_section
 
 from pilotlight.microservices.diagnosis import RULES, Evidence, diagnose, message
 from pilotlight.microservices.registry.records import PlatformStatus
+from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.repository.layout import ModelSource, check_source, plain_source
 
 GIB = 2**30
 
@@ -60,6 +64,15 @@ def test_a_process_that_somebody_killed_did_not_want_memory() -> None:
 )
 def test_a_file_that_is_no_model_is_known_by_the_readers_words(words: str) -> None:
     assert names(phase="failed", errors=(words,)) == ["bad_format"]
+
+
+def test_a_folder_without_a_model_is_known_by_the_predictors_words(tmp_path: Path) -> None:
+    with pytest.raises(LoadFailed) as empty:
+        plain_source(tmp_path)
+    with pytest.raises(LoadFailed) as unversioned:
+        check_source(ModelSource("iris", tmp_path, {}, None))
+    for raised in (empty, unversioned):
+        assert names(phase="failed", errors=(str(raised.value),)) == ["missing_file"]
 
 
 def test_a_model_that_cannot_fit_is_told_before_it_fails() -> None:

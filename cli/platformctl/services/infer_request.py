@@ -77,7 +77,8 @@ def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
         return Tensor(spec.name, spec.datatype, fit_shape(spec, (), 1), pack_bytes([raw]))
     size = SIZES.get(spec.datatype)
     if size is None or len(raw) % size:
-        raise UsageError(f"{len(raw)} bytes are no whole number of {spec.datatype}, which input {spec.name} takes")
+        message = f"a file of {len(raw)} B does not hold whole {spec.datatype} values, which input {spec.name} takes"
+        raise UsageError(message)
     return Tensor(spec.name, spec.datatype, fit_shape(spec, (), len(raw) // size), raw)
 
 
@@ -150,8 +151,8 @@ def image_tensor(spec: InputSpec, path: Path) -> Tensor:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        hint = "install pillow, or give the array: --file picture.npy"
-        raise UsageError(f"input {spec.name} takes {spec.datatype}: decoding a picture needs Pillow", hint) from None
+        hint = "install pillow, or give the array: --file image.npy"
+        raise UsageError(f"input {spec.name} takes {spec.datatype}: decoding an image needs Pillow", hint) from None
     import numpy as np
 
     order, channels, size = image_layout(spec)
@@ -159,7 +160,7 @@ def image_tensor(spec: InputSpec, path: Path) -> Tensor:
         with Image.open(path) as image:
             converted = image.convert(CHANNELS[channels])
     except UnidentifiedImageError:
-        raise UsageError(f"{path} is no picture that Pillow reads") from None
+        raise UsageError(f"{path} is not an image that Pillow can read") from None
     if size:
         converted = converted.resize(size)
     array = np.asarray(converted).reshape(converted.height, converted.width, channels)
@@ -171,7 +172,7 @@ def image_tensor(spec: InputSpec, path: Path) -> Tensor:
 def image_layout(spec: InputSpec) -> tuple[str, int, tuple[int, int] | None]:
     """Return (HWC or CHW, channels, (width, height) if both are fixed) from the last three dimensions."""
     if len(spec.shape) < 3:
-        raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, which is no picture's")
+        raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, which is not that of an image")
     first, second, third = spec.shape[-3:]
     if third in CHANNELS and first not in (1, 3):
         order, channels, height, width = "HWC", third, first, second

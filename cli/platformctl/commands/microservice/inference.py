@@ -71,7 +71,7 @@ def _check_started(job_id: str, entry: Entry) -> None:
         shared_options.platform_of(entry).stop(job_id, entry)
         shared_options.open_registry().remove(job_id)
         last = "\n".join(status.tail[-5:])
-        raise PlatformError(f"it ended at once: {status.reason}", last)
+        raise PlatformError(f"it exited immediately: {status.reason}", last)
 
 
 def _require(name: str, what: str) -> str:

@@ -168,7 +168,7 @@ def parse(text: str, *, remote: bool = False) -> ModelPath:
         raise UsageError(f"model_path = {text}, must be an absolute path in the container or hf_model://ORG/MODEL")
     scheme = match.group(1).lower()
     if scheme not in CLOUD:
-        raise UsageError(f"model_path = {text}: {scheme}:// is not known; write hf_model://ORG/MODEL or a path")
+        raise UsageError(f"model_path = {text}: {scheme}:// is not supported; use hf_model://ORG/MODEL or a path")
     if not remote:
         reason = f"{scheme}:// is not supported: an inference microservice has no access to cloud storage"
         raise UsageError(f"model_path = {text}: {reason}", "first copy the model to a path that the container can read")

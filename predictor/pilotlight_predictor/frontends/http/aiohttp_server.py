@@ -180,7 +180,7 @@ class AiohttpServer:
                     admission.take(len(chunk))
                     body += chunk
         except TimeoutError:
-            raise RequestTimeout(f"the body arrived too slowly: {len(body)} bytes received") from None
+            raise RequestTimeout(f"the body arrived too slowly; bytes received: {len(body)}") from None
         except (HttpProcessingError, web.RequestPayloadError, ValueError) as error:
             raise BadRequest(f"the body cannot be read: {str(error).splitlines()[0]}") from None
         finally:

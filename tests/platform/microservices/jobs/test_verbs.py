@@ -233,7 +233,7 @@ def test_pictures_are_sent_to_a_classifier_and_named_by_its_labels(ctl: Ctl, tmp
 def test_what_ends_at_once_is_told_and_taken_back(ctl: Ctl, model: Path) -> None:
     failed = ctl.run("start", "pilotlight", "--model-path", str(model), "--env", "INFERENCE_LOAD_TIMEOUT_S=never")
     assert failed.returncode == 1
-    assert "it ended at once" in failed.stderr
+    assert "it exited immediately" in failed.stderr
     assert "never" in failed.stderr
     assert ctl.registry == {}
 

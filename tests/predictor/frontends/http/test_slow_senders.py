@@ -86,7 +86,7 @@ def test_a_body_that_aiohttp_reads_too_slowly_is_408() -> None:
             full.close_overdue(monotonic() + SLOW_S + 1, SLOW_S)
             answer = await read(client, 1)
             assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b"the body arrived too slowly: 1 bytes received" in answer
+            assert b"the body arrived too slowly; bytes received: 1" in answer
             assert not bench.held
 
     play(scene, [])

@@ -41,6 +41,8 @@ NUMPY_TYPES: Final = {
     "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
 
+TASK_NOT_SUPPORTED: Final = "task_not_supported"  # code of OpenAI errors: the model cannot serve the route
+
 # Variables that a supervisor sets for a predictor; its own settings use INFERENCE_*.
 ENV_SETTINGS_PREFIX: Final = "INFERENCE_"
 ENV_SERVICE: Final = "PILOTLIGHT_SERVICE"

@@ -36,6 +36,13 @@ class BadField(BadRequest):
         self.field = field
 
 
+class TaskNotSupported(BadField):
+    """The model cannot serve the route; the message names one that it serves."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("model", message)
+
+
 class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling parameters. `max_tokens` 0: up to the context's length; `logprobs` -1: none."""
 

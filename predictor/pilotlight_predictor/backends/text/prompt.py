@@ -11,7 +11,12 @@ import msgspec
 
 from pilotlight_predictor.backends.text.tool_calls import FORMATS, ToolCallFormat, find_format
 from pilotlight_predictor.backends.transformers_library import CHARACTERS
-from pilotlight_predictor.core.generation_params import BadField, call_arguments, check_tool_messages
+from pilotlight_predictor.core.generation_params import (
+    BadField,
+    TaskNotSupported,
+    call_arguments,
+    check_tool_messages,
+)
 from pilotlight_predictor.errors import BadRequest
 
 
@@ -84,7 +89,7 @@ class PromptTokenizer:
 
     def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         if not self.chats:
-            raise BadRequest(
+            raise TaskNotSupported(
                 f"model '{self._model}' has no chat template: call /v1/completions with a prompt, or add a "
                 "chat_template.jinja beside its tokenizer.json"
             )

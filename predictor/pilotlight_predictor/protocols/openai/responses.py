@@ -46,11 +46,12 @@ def read_response_request(document: dict[str, Any]) -> TextRequest:
 
 
 def renamed(error: BadField) -> BadField:
-    """Return an error about a chat's field by the name it has here."""
-    field, message = error.field, str(error)
+    """Return an error about a chat's field, changed to the name that the field has here."""
+    message = str(error)
     for name, here in RENAMED:
-        field, message = field.replace(name, here), message.replace(name, here)
-    return BadField(field, message)
+        error.field, message = error.field.replace(name, here), message.replace(name, here)
+    error.args = (message,)
+    return error
 
 
 def _chat_form(item: Mapping[str, Any]) -> dict[str, Any]:

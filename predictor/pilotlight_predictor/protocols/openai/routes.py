@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import time
 from typing import Any, TypeVar
+from urllib.parse import quote
 
-from pilotlight_predictor.core.generation_params import BadField
+from pilotlight.contract import TASK_NOT_SUPPORTED
+from pilotlight_predictor.core.generation_params import BadField, TaskNotSupported
 from pilotlight_predictor.core.requests import InferRequest, Inputs
 from pilotlight_predictor.errors import NotFound, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.frontends.auth import Action
@@ -54,6 +56,7 @@ def error_body(error: PredictorError) -> HttpResponse:
     status = error.status
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "model_not_ready" if isinstance(error, Unavailable) else CODES.get(status)
+    code = TASK_NOT_SUPPORTED if isinstance(error, TaskNotSupported) else code
     field = getattr(error, "field", "model" if isinstance(error, NotFound) else None)
     body = {"message": valid_text(error), "type": kind, "param": valid_text(field) if field else None, "code": code}
     return json_response({"error": body}, status)
@@ -100,7 +103,7 @@ async def responses(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def _chat(server: Server, request: HttpRequest, chat_request: TextRequest, kind: NewBodies) -> HttpResponse:
-    served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chats", "messages")
+    served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chat")
     names = frozenset(spec.name for spec in served.inputs)
     urls, long = server.settings.server.media_urls, len(request.body) > SHORT
     inputs = await off_loop(server, long, lambda: chat_inputs(chat_request, names, urls))
@@ -109,7 +112,7 @@ async def _chat(server: Server, request: HttpRequest, chat_request: TextRequest,
 
 async def completions(server: Server, request: HttpRequest) -> HttpResponse:
     text_request: TextRequest = await _read(server, request, read_completion)
-    served, capabilities = _find(server, text_request.model, lambda can: can.completes, "completes text", "text_input")
+    served, capabilities = _find(server, text_request.model, lambda can: can.completes, "complete text")
     names = frozenset(spec.name for spec in served.inputs)
     long = len(request.body) > LONG
     prompts = text_request.prompts
@@ -132,9 +135,7 @@ async def _generate(
 
 async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
     embedding_request = await _read(server, request, read_embedding)
-    served, capabilities = _find(
-        server, embedding_request.model, lambda can: can.embeds is not None, "embeds text", "one text"
-    )
+    served, capabilities = _find(server, embedding_request.model, lambda can: can.embeds is not None, "embed text")
     assert capabilities.embeds is not None
     return await embed(server, request, served, capabilities.embeds, embedding_request)
 
@@ -148,7 +149,7 @@ async def score(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def _rank(server: Server, request: HttpRequest, body: RankingRequest) -> HttpResponse:
-    served, capabilities = _find(server, body.model, lambda can: can.scores, "scores pairs of texts", "text_pair")
+    served, capabilities = _find(server, body.model, lambda can: can.scores, "score pairs of texts")
     return await rank(server, request, served, capabilities, body)
 
 
@@ -159,24 +160,45 @@ async def _read(server: Server, request: HttpRequest, read: Callable[[dict[str, 
 
 
 def _find(
-    server: Server, name: str, can: Callable[[TextCapabilities], bool], verb: str, needs: str
+    server: Server, name: str, can: Callable[[TextCapabilities], bool], verb: str
 ) -> tuple[ModelVersion, TextCapabilities]:
     """Return the named model, or the only one with the capability. Raise BadField or NotReady."""
-    if not name:
-        newest = (server.registry.newest(each) for each in server.registry.names())
-        candidates = [served for served in newest if served is not None and can(capabilities_of(served))]
+    if name:
+        candidates = [server.find(name)]
+    else:
+        newest = [served for each in server.registry.names() if (served := server.registry.newest(each)) is not None]
+        candidates = [served for served in newest if can(capabilities_of(served))]
         if not candidates and not (readiness := server.readiness()).ready:
             raise NotReady(f"no model is ready: {readiness.reason or readiness.state}")
-        if len(candidates) != 1:
-            known = ", ".join(served.name for served in candidates[:10]) or "none"
-            raise BadField("model", f"model is missing, must be the name of a model that {verb}: {known}")
-        return candidates[0], capabilities_of(candidates[0])
-    served = server.find(name)
+        if not candidates and len(newest) != 1:
+            raise TaskNotSupported(f"no model of this server can {verb}; GET /v2/models lists them")
+        candidates = candidates or newest
+    if len(candidates) > 1:
+        known = ", ".join(served.name for served in candidates[:10])
+        raise BadField("model", f"model is missing, must be one of the models that {verb}: {known}")
+    (served,) = candidates
     capabilities = capabilities_of(served)
     if not can(capabilities):
-        takes = f"it has no input {needs} (docs/reference/openai.md)"
-        raise BadField("model", f"model '{name}' does not fit: {takes}")
+        raise not_supported(served, capabilities, verb)
     return served, capabilities
+
+
+def not_supported(served: ModelVersion, can: TextCapabilities, verb: str) -> TaskNotSupported:
+    """Return the error of a request for a task that the model does not have, with a route that it serves."""
+    path = quote(served.name, safe="")
+    routes = (
+        (can.chats, "chat: POST /v1/chat/completions"),
+        (can.completes, "completions: POST /v1/completions"),
+        (can.embeds is not None, "embeddings: POST /v1/embeddings"),
+        (can.ranks is not None, "rerank and score: POST /v1/rerank"),
+        (bool(served.v1_verbs), f"JSON of its own: POST /v1/models/{path}:predict"),
+        (served.decoupled, f"tensors: POST /v2/models/{path}/generate_stream"),
+        (True, f"tensors: POST /v2/models/{path}/infer"),
+    )
+    if verb in ("chat", "complete text") and not (can.chats or can.completes):
+        verb = "generate text"
+    route = next(text for serves, text in routes if serves)
+    return TaskNotSupported(f"model '{served.name}' does not {verb}; it serves {route}")
 
 
 def capabilities_of(served: ModelVersion) -> TextCapabilities:

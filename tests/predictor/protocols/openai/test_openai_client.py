@@ -2,6 +2,7 @@
 
 import base64
 import json
+from typing import Any
 
 import numpy as np
 import openai
@@ -142,15 +143,41 @@ def test_what_completions_cannot_do_is_refused(client: openai.OpenAI, how: dict[
 def test_what_a_template_refuses_is_refused_before_a_stream_begins(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="role must be system, user or assistant"):
         client.chat.completions.create(model="tiny", messages=[{"role": "judge", "content": "x"}], stream=True)  # type: ignore[list-item]
-    with pytest.raises(openai.BadRequestError, match="has no chat template"):
+    with pytest.raises(openai.BadRequestError, match="has no chat template: call /v1/completions") as plain:
         client.chat.completions.create(model="plain", messages=HELLO)
+    assert plain.value.code == "task_not_supported"
 
 
 def test_a_model_that_is_not_there_or_cannot_is_told(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="nobody", messages=HELLO)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
-    with pytest.raises(openai.BadRequestError, match="does not fit"):
-        client.chat.completions.create(model="adds", messages=HELLO)
     with pytest.raises(openai.BadRequestError, match="must be 3 or unset"):
         client.embeddings.create(model="lengths", input="x", dimensions=2)
+
+
+EMBEDS = "does not generate text; it serves embeddings: POST /v1/embeddings"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("chat/completions", {"model": "lengths", "messages": HELLO}, f"model 'lengths' {EMBEDS}"),
+        ("responses", {"model": "lengths", "input": "x"}, f"model 'lengths' {EMBEDS}"),
+        ("completions", {"model": "lengths", "prompt": "x"}, f"model 'lengths' {EMBEDS}"),
+        ("completions", {"model": "looks", "prompt": "x"},
+         "model 'looks' does not complete text; it serves chat: POST /v1/chat/completions"),
+        ("embeddings", {"model": "tiny", "input": "x"},
+         "model 'tiny' does not embed text; it serves chat: POST /v1/chat/completions"),
+        ("score", {"model": "tiny", "text_1": "x", "text_2": "y"},
+         "model 'tiny' does not score pairs of texts; it serves chat: POST /v1/chat/completions"),
+        ("chat/completions", {"model": "adds", "messages": HELLO},
+         "model 'adds' does not generate text; it serves tensors: POST /v2/models/adds/infer"),
+    ],
+)  # fmt: skip
+def test_a_task_that_a_model_does_not_have_has_a_code_and_the_route_to_call(
+    speaking: RunningServer, path: str, body: dict[str, Any], message: str
+) -> None:
+    answer = speaking.post(f"/v1/{path}", body)
+    error = {"message": message, "type": "invalid_request_error", "param": "model", "code": "task_not_supported"}
+    assert (answer.status, answer.json()) == (400, {"error": error})

@@ -139,7 +139,7 @@ def test_models_that_score_are_listed(server: RunningServer) -> None:
         ("rerank", {"query": "a" * 99_999, "documents": ["a"] * 999}, "query", "query has 99999 characters for 999"),
         ("score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1", "text_1 has 2 texts, must have 1 or as many"),
         ("score", {"text_1": "a", "text_2": 3}, "text_2", "text_2: Expected `str | array`, got `int`"),
-        ("score", {"text_1": "a", "text_2": "b", "model": "moods"}, "model", "'moods' does not fit"),
+        ("score", {"text_1": "a", "text_2": "b", "model": "moods"}, "model", "'moods' does not score pairs of texts"),
     ],
 )
 def test_a_bad_request_names_its_field(
@@ -153,7 +153,10 @@ def test_a_bad_request_names_its_field(
 
 def test_a_model_without_a_name_must_be_the_only_one(server: RunningServer) -> None:
     error = server.post("/v1/score", {"text_1": "a", "text_2": "b"}).json()["error"]
-    assert "must be the name of a model that scores pairs of texts: common, ranks, vectors" in error["message"]
+    assert "must be one of the models that score pairs of texts: common, ranks, vectors" in error["message"]
+    error = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}).json()["error"]
+    assert error["message"] == "no model of this server can chat; GET /v2/models lists them"
+    assert error["code"] == "task_not_supported"
 
 
 def test_two_texts_and_one_score_are_the_tensors_of_a_ranking_model() -> None:

@@ -30,7 +30,6 @@ ARCH: Final = click.option(
 )
 OURS: Final = "pilotlight"
 START: Final = "platformctl microservice start"
-NO_CHAT: Final = "the name of a model that chats: none"  # the predictor's error for a chat request to a tensor model
 METADATA_TIMEOUT_S: Final = 10.0
 HIDDEN: Final = "platform_job_id"  # internal to the platform
 POLL_S: Final = 1.0
@@ -66,7 +65,7 @@ def refuse_prompt(network_arch: str) -> None:
 
 def explain_refusal(url: str, job_id: str, error: PlatformError) -> PlatformError:
     """Return the error, or one with an example V2 body if the model has no chat."""
-    if NO_CHAT not in str(error):
+    if not isinstance(error, client.TaskNotSupported):
         return error
     command = f"platformctl microservice infer {job_id} --body FILE"
     body = example_body(client.get_document(url, client.MODEL, METADATA_TIMEOUT_S))

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from pilotlight.contract import TASK_NOT_SUPPORTED
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.microservices.registry.container_command import MODEL_NAME
 from pilotlight.microservices.registry.records import PlatformStatus
@@ -40,11 +41,12 @@ class ChatResponse(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """Classified response; `type` is the error type of its body."""
+    """Classified response; `type` and `code` are those of the error in its body."""
 
     kind: Literal["answer", "again", "failed"]
     message: str = ""
     type: str = ""
+    code: str = ""
 
 
 class InferenceFailed(PlatformError):
@@ -53,6 +55,10 @@ class InferenceFailed(PlatformError):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+class TaskNotSupported(UsageError):
+    """The model cannot serve the route, such as chat."""
 
 
 Send = Callable[[str, Mapping[str, Any], float], ChatResponse]
@@ -70,7 +76,7 @@ def classify(response: ChatResponse) -> Verdict:
         return Verdict("again", message or "the model is loading", kind)
     if response.status == 503 and kind not in GIVE_UP:
         return Verdict("again", message or "the model is not ready", kind or "model_not_ready")
-    return Verdict("failed", message or f"it returned {response.status}", kind)
+    return Verdict("failed", message or f"it returned {response.status}", kind, str(error.get("code") or ""))
 
 
 def _error(document: Any) -> Mapping[str, Any]:
@@ -140,7 +146,8 @@ def to_error(status: int, verdict: Verdict) -> PlatformError:
     if status == 503:
         return PlatformError(f"it will not become ready: {message}", f"see {LOGS}")
     if 400 <= status < 500:
-        return UsageError(f"{REFUSED}{status}: {message}", "change the request")
+        kind = TaskNotSupported if verdict.code == TASK_NOT_SUPPORTED else UsageError
+        return kind(f"{REFUSED}{status}: {message}", "change the request")
     return PlatformError(f"the inference failed with {status}: {message}", f"see {LOGS}")
 
 

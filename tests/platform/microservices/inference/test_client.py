@@ -56,6 +56,11 @@ def test_each_failure_is_told_with_what_to_do(status: int, kind: str, raised: ty
     assert failed.hint
 
 
+def test_a_model_that_cannot_chat_is_known_by_the_code_of_its_error() -> None:
+    verdict = client.classify(ChatResponse(400, {}, {"error": {"message": "why", "code": "task_not_supported"}}))
+    assert type(client.to_error(400, verdict)) is client.TaskNotSupported
+
+
 class Clock:
     """Time that passes only by sleeping."""
 

@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.frontends.tls import PortTls
     from pilotlight_predictor.metrics.gpu_readings import GpuSampler
     from pilotlight_predictor.observability.tracing import Tracer
+    from pilotlight_predictor.storage.progress_line import ProgressLine
     from pilotlight_predictor.storage.store_interface import Progress
     from pilotlight_predictor.workers.worker import WorkerProcess
 
@@ -55,6 +57,7 @@ class Application:
         self._lifecycle = lifecycle
         self._worker = worker
         self._activity: Activity | None = None
+        self._progress_line: ProgressLine | None = None
         if settings.model.predictor_host:  # user code reads the variable, wherever the setting comes from
             os.environ[PREDICTOR_VARIABLE] = settings.model.predictor_host
         metrics = Metrics(identity_labels(settings.observability))
@@ -267,6 +270,11 @@ class Application:
 
     def _progress(self, progress: "Progress") -> None:
         self.server.progress = {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
+        if sys.stderr.isatty() and self._worker is None:
+            from pilotlight_predictor.storage import progress_line
+
+            self._progress_line = self._progress_line or progress_line.ProgressLine(True, monotonic())
+            self._progress_line(progress)
 
     async def close(self, *, free: bool = True) -> None:
         """Release resources. `free`: also free the models, within a time limit."""

@@ -174,6 +174,7 @@ class LineHandler(logging.Handler):
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__()
         self._first = self._stream = stream
+        self._erase = "\x1b[K" if stream.isatty() else ""  # a progress bar, which ends at the start of its line
         self.first_formatter = formatter
         self.levels: frozenset[int] | None = None
         self.setFormatter(formatter)
@@ -194,7 +195,8 @@ class LineHandler(logging.Handler):
         if self.levels is not None and record.levelno not in self.levels:
             return
         with suppress(Exception):
-            self._stream.write(self.format(record) + "\n")
+            erase = self._erase if self._stream is self._first else ""
+            self._stream.write(f"{erase}{self.format(record)}\n")
             self._stream.flush()
 
 

@@ -21,10 +21,10 @@ from pilotlight_predictor.config.command_parser import CommandParser
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
 from pilotlight_predictor.storage.fetcher import fetch, fetch_into, fetched_sizes, link_into
 from pilotlight_predictor.storage.pins import parse_pins, read_pin
-from pilotlight_predictor.storage.store_interface import MIB, FetchOptions, Progress, UriNotFound
+from pilotlight_predictor.storage.progress_line import ProgressLine
+from pilotlight_predictor.storage.store_interface import FetchOptions, UriNotFound
 from pilotlight_predictor.storage.uri import redact
 
-TERMINAL_SECONDS, LOG_SECONDS = 0.2, 5.0
 EXIT_INTERRUPTED = 130
 PROGRAM = "python -m pilotlight_predictor fetch"
 
@@ -90,33 +90,6 @@ def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
     start = "\r\x1b[K" if sys.stderr.isatty() else ""
     os.write(2, f"{start}interrupted; run the same command to resume\n".encode())
     os._exit(EXIT_INTERRUPTED)
-
-
-class ProgressLine:
-    """Progress: one rewritten line on a terminal, a line every few seconds in a log."""
-
-    def __init__(self, terminal: bool, started: float) -> None:
-        self.latest = Progress(0, 0, 0, 0)
-        self._terminal = terminal
-        self._reported_at = started
-        self._started = started
-
-    def __call__(self, progress: Progress) -> None:
-        self.latest = progress
-        now = monotonic()
-        if now - self._reported_at < (TERMINAL_SECONDS if self._terminal else LOG_SECONDS):
-            return
-        self._reported_at = now
-        line = progress_text(progress, now - self._started)
-        sys.stderr.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
-        sys.stderr.flush()
-
-
-def progress_text(progress: Progress, seconds: float) -> str:
-    done = f"{progress.done_bytes / MIB:.1f}"
-    total = f" of {progress.total_bytes / MIB:.1f}" if progress.total_bytes >= 0 else ""
-    speed = progress.done_bytes / MIB / seconds if seconds > 0 else 0.0
-    return f"{done}{total} MiB, {progress.files_done} of {progress.files_total} files, {speed:.1f} MiB/s"
 
 
 def _parser(program: str) -> argparse.ArgumentParser:

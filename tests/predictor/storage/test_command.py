@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pilotlight.contract import ENV_PROGRAM
-from pilotlight_predictor.storage.command import main, progress_text
+from pilotlight_predictor.storage.command import main
 from pilotlight_predictor.storage.fetcher import fetch_into
-from pilotlight_predictor.storage.store_interface import FetchOptions, Progress
+from pilotlight_predictor.storage.store_interface import FetchOptions
 
 ZEROS = "0" * 64
 FIVE_BYTES = {"bytes": 5, "files": 1, "copied_bytes": 5}
@@ -196,17 +196,12 @@ def test_progress_goes_into_a_log_every_few_seconds_and_not_more(
     web: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web.files["/m.onnx"] = content(200_000)
-    monkeypatch.setattr("pilotlight_predictor.storage.command.LOG_SECONDS", 3600.0)
+    monkeypatch.setattr("pilotlight_predictor.storage.progress_line.LOG_S", 3600.0)
     main([web.url("/m.onnx"), str(tmp_path / "a")])
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("pilotlight_predictor.storage.command.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("pilotlight_predictor.storage.progress_line.LOG_S", 0.0)
     main([web.url("/m.onnx"), str(tmp_path / "b")])
     assert "0.2 of 0.2 MiB, 1 of 1 files" in capsys.readouterr().err
-
-
-def test_progress_reads_without_a_total() -> None:
-    mib = 1024 * 1024
-    assert progress_text(Progress(3 * mib, -1, 0, 1), 2.0) == "3.0 MiB, 0 of 1 files, 1.5 MiB/s"
 
 
 def test_an_interrupted_container_goes_on(

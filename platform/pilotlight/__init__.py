@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pilotlight.client import DeadlineExceeded as DeadlineExceeded
     from pilotlight.client import InferResult as InferResult
     from pilotlight.client import InvalidInput as InvalidInput
+    from pilotlight.client import RankedDocument as RankedDocument
     from pilotlight.client import ResponseError as ResponseError
     from pilotlight.errors import Conflict as Conflict
     from pilotlight.errors import NotFound as NotFound
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "client": (
         "AsyncClient", "Client", "ColdStartTimeout", "Completion", "ConnectionFailed", "DeadlineExceeded",
-        "InferResult", "InvalidInput", "ResponseError",
+        "InferResult", "InvalidInput", "RankedDocument", "ResponseError",
     ),
     "errors": ("Conflict", "NotFound", "PlatformError", "RolledBack", "TimedOut", "Unauthorized", "UsageError"),
     "sdk.local_predictor": ("test",),

@@ -7,9 +7,9 @@ numpy is imported on use.
 from pilotlight.client.clients import AsyncClient, Client
 from pilotlight.client.errors import ColdStartTimeout, ConnectionFailed, DeadlineExceeded, InvalidInput, ResponseError
 from pilotlight.client.inference import InferResult
-from pilotlight.client.openai import Completion
+from pilotlight.client.openai import Completion, RankedDocument
 
 __all__ = [
     "AsyncClient", "Client", "ColdStartTimeout", "Completion", "ConnectionFailed", "DeadlineExceeded", "InferResult",
-    "InvalidInput", "ResponseError",
+    "InvalidInput", "RankedDocument", "ResponseError",
 ]  # fmt: skip

@@ -154,6 +154,8 @@ class Client(_BaseClient[BlockingTransport]):
     complete = _blocking(openai.complete)
     stream_complete = _blocking_stream(openai.stream_complete)
     embed = _blocking(openai.embed)
+    rerank = _blocking(openai.rerank)
+    score = _blocking(openai.score)
 
     def _run(self, operation: Operation[T]) -> T:
         outcome: Reply | Exception | None = None
@@ -192,6 +194,8 @@ class AsyncClient(_BaseClient[AsyncioTransport]):
     complete = _asynchronous(openai.complete)
     stream_complete = _asynchronous_stream(openai.stream_complete)
     embed = _asynchronous(openai.embed)
+    rerank = _asynchronous(openai.rerank)
+    score = _asynchronous(openai.score)
 
     async def _run(self, operation: Operation[T]) -> T:
         outcome: Reply | Exception | None = None

@@ -1,8 +1,9 @@
-"""Operations of OpenAI's protocol: chats, completions and embeddings, whole or as a stream of events."""
+"""Operations of OpenAI's protocol: chats and completions, whole or as a stream of events; embeddings; and scores of
+pairs of texts, by the routes of vLLM, Cohere and Jina."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight.client.errors import ResponseError
 from pilotlight.client.session import Call, Operation, Reply, Session, document_of, reading, response_error
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
+RERANK: Final = "/v1/rerank"
+SCORE: Final = "/v1/score"
 MAX_EVENT: Final = 16 << 20  # bytes of one event of a stream
 Messages = str | Sequence[Mapping[str, Any]]
 
@@ -50,6 +53,14 @@ class Completion:
 
     def __str__(self) -> str:
         return self.text
+
+
+class RankedDocument(NamedTuple):
+    """A document of `rerank`; `index` is its place in the request, a higher `score` is better."""
+
+    index: int
+    score: float
+    text: str
 
 
 class CompletionStream:
@@ -123,15 +134,46 @@ def embed(
     session: Session, /, texts: str | Sequence[str], *, model: str = "", timeout: float | None = None, **options: Any
 ) -> Operation["Array"]:
     """Return one float32 row for each text; errors as of `chat`."""
+    several = [texts] if isinstance(texts, str) else list(texts)
+    return (yield from _rows(session, EMBEDDINGS, _request(model, options, input=several), "embedding", timeout))
+
+
+def rerank(
+    session: Session, /, query: str, documents: Sequence[str], *, model: str = "", top_n: int | None = None,
+    timeout: float | None = None, **options: Any,
+) -> Operation[list[RankedDocument]]:  # fmt: skip
+    """Return the documents by their relevance for the query, best first; `top_n` limits them. Errors as of `chat`."""
+    fields = {"query": query, "documents": list(documents), **({} if top_n is None else {"top_n": top_n})}
+    document = yield from _fetch(session, RERANK, _request(model, options, **fields), timeout)
+    with reading(model or session.url):
+        rows = [(int(each["index"]), float(each["relevance_score"])) for each in document["results"]]
+        return [RankedDocument(index, score, documents[index]) for index, score in rows]
+
+
+def score(
+    session: Session, /, text_1: str | Sequence[str], text_2: str | Sequence[str], *, model: str = "",
+    timeout: float | None = None, **options: Any,
+) -> Operation["Array"]:  # fmt: skip
+    """Return a float32 score for each text of `text_2`, with the one of `text_1` or its own; errors as of `chat`."""
+    first, second = (text if isinstance(text, str) else list(text) for text in (text_1, text_2))
+    return (yield from _rows(session, SCORE, _request(model, options, text_1=first, text_2=second), "score", timeout))
+
+
+def _rows(
+    session: Session, path: str, request: Mapping[str, Any], key: str, timeout: float | None
+) -> Operation["Array"]:
+    """Return `key` of each element of `data`, in the order of their index."""
     import numpy as np
 
-    several = [texts] if isinstance(texts, str) else list(texts)
-    call = session.call(timeout)
-    reply = yield from call.post_json(EMBEDDINGS, _request(model, options, input=several))
-    document = document_of(reply, model or session.url)
-    with reading(model or session.url):
+    document = yield from _fetch(session, path, request, timeout)
+    with reading(str(request.get("model") or session.url)):
         rows = sorted(document["data"], key=lambda each: int(each["index"]))
-        return np.array([each["embedding"] for each in rows], np.float32)
+        return np.array([each[key] for each in rows], np.float32)
+
+
+def _fetch(session: Session, path: str, request: Mapping[str, Any], timeout: float | None) -> Operation[dict[str, Any]]:
+    reply = yield from session.call(timeout).post_json(path, request)
+    return document_of(reply, str(request.get("model") or session.url))
 
 
 def _complete(session: Session, path: str, document: Mapping[str, Any], timeout: float | None) -> Operation[Completion]:

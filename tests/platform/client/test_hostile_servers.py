@@ -69,6 +69,9 @@ def test_outputs_that_lie_are_a_response_error(ask: Ask, answer: bytes) -> None:
         ("metadata", raw(b"[" * 100_000, 500)),
         ("embed", reply(200, {})),
         ("embed", reply(200, {"data": [{"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}]})),
+        ("rerank", reply(200, {"results": [{"index": 1, "relevance_score": 0.5}]})),
+        ("rerank", reply(200, {"results": [{"index": 0}]})),
+        ("score", reply(200, {"data": [{"index": 0, "score": "best"}]})),
         ("chat", reply(200, {"choices": [1]})),
         ("chat", reply(200, {"choices": [{"message": "text"}]})),
         ("chat", reply(200, {"usage": 5})),
@@ -79,7 +82,8 @@ def test_outputs_that_lie_are_a_response_error(ask: Ask, answer: bytes) -> None:
     ],
 )
 def test_documents_of_another_form_are_a_response_error(ask: Ask, method: str, answer: bytes) -> None:
-    arguments = [] if method == "models" else ["m", [1.0]] if method == "infer" else ["m"]
+    several = {"models": [], "infer": ["m", [1.0]], "rerank": ["m", ["a"]], "score": ["m", "a"]}
+    arguments: list[Any] = several.get(method, ["m"])
     with scripted(answer) as server, pytest.raises(ResponseError):
         ask(server.url, method, *arguments, client=ONCE)
 

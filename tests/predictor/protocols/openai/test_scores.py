@@ -1,16 +1,19 @@
 """/rerank and /score over HTTP, as clients of vLLM, Cohere, Jina and TEI send them: a cross-encoder of transformers, a
 Python model with a query and a document, and an embedding model."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.platform.client.conftest import Ask, ask_async, ask_blocking
 from tests.predictor.backends.huggingface.conftest import answers, load_folder, request
 from tests.predictor.backends.huggingface.tiny_tasks import MOODS, write_bert
 from tests.predictor.protocols.openai.conftest import START_S
 from tests.serving import RunningServer
 
+from pilotlight.client import RankedDocument, ResponseError
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.protocols.openai.request import MAX_TEXTS
 from pilotlight_predictor.protocols.openai.tensors import text_capabilities
@@ -120,6 +123,18 @@ def test_an_embedding_model_scores_by_the_cosine(server: RunningServer) -> None:
     answer = post(server, "/v1/score", model="vectors", text_1=QUERY, text_2=TEXTS)
     assert [row["score"] for row in answer["data"]] == pytest.approx((vectors[1:] @ vectors[0]).tolist(), abs=1e-4)
     assert answer["usage"] == rows["usage"]
+
+
+@pytest.mark.parametrize("ask", [ask_blocking, lambda *a, **k: asyncio.run(ask_async(*a, **k))])
+def test_both_clients_rank_and_score(server: RunningServer, scores: list[float], ask: Ask) -> None:
+    order = sorted(range(3), key=lambda index: -scores[index])
+    ranked = ask(server.url, "rerank", QUERY, tuple(TEXTS), model="ranks")
+    assert ranked == [RankedDocument(i, pytest.approx(scores[i], abs=1e-4), TEXTS[i]) for i in order]
+    assert ask(server.url, "rerank", QUERY, TEXTS, model="ranks", top_n=1) == ranked[:1]
+    np.testing.assert_allclose(ask(server.url, "score", QUERY, TEXTS, model="ranks"), scores, atol=1e-4)
+    np.testing.assert_allclose(ask(server.url, "score", [QUERY], TEXTS[0], model="ranks"), scores[:1], atol=1e-4)
+    with pytest.raises(ResponseError, match="'moods' does not score pairs of texts"):
+        ask(server.url, "rerank", QUERY, TEXTS, model="moods")
 
 
 def test_models_that_score_are_listed(server: RunningServer) -> None:

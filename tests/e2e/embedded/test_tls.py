@@ -28,6 +28,15 @@ def ask(port: int, client: ssl.SSLContext) -> tuple[int, str]:
         connection.close()
 
 
+def landing_page(port: int, client: ssl.SSLContext) -> str:
+    connection = HTTPSConnection("localhost", port, context=client, timeout=60)
+    try:
+        connection.request("GET", "/iris", headers={"Accept": "text/html"})
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
 def infer(address: str, authority: Authority) -> list[int]:
     flower = triton.InferInput("x", [1, 4], "FP32")
     flower.set_data_from_numpy(np.array([[5.1, 3.5, 1.4, 0.2]], np.float32))
@@ -46,6 +55,7 @@ def test_https_and_grpc_have_the_newest_certificate_also_after_the_gateway_was_k
         platform.wait_phase("Ready", "Standby")
         status, first = ask(port, client)
         assert status == 200
+        assert f'<span class="url">https://localhost:{port}/iris</span>' in landing_page(port, client)
         assert platform.ask().status == 200, "plain, on loopback"
         platform.wait(lambda: "grpcs" in platform.status().urls, "a port for gRPC")
         address = platform.status().urls["grpcs"].replace("127.0.0.1", "localhost")

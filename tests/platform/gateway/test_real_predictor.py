@@ -46,6 +46,8 @@ def test_an_answer_is_the_predictors_own(predictors: list[RunningServer]) -> Non
         assert (await bed.ask("HEAD", "/iris/v2/health/ready")).status in {200, 405}
         metadata = await bed.ask("GET", "/iris/v2/models/iris")
         assert metadata.json()["name"] == "iris"
+        page = await bed.ask("GET", "/default/iris", headers={"Accept": "text/html"})
+        assert 'curl &#x27;<span class="url">http://localhost/default/iris</span>/v2/' in page.body.decode()
 
     play(case)
 

@@ -120,6 +120,8 @@ def test_each_way_leads_to_its_service_over_real_connections() -> None:
         assert (await bed.ask("GET", "/one/d", port=port)).status == 200
         assert [seen.path for seen in one.seen] == ["/a?q=%20", "/b"]
         assert [seen.path for seen in two.seen] == ["/c", "/one/d"]
+        prefixes = [seen.headers.get("x-forwarded-prefix") for seen in (*one.seen, *two.seen)]
+        assert prefixes == ["/one", None, "/team/two", None]
 
     play(case)
 

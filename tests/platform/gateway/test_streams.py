@@ -250,18 +250,21 @@ def test_a_replica_learns_who_asked_and_nothing_of_the_connection() -> None:
         got = origin.seen[0].headers
         assert got["x-forwarded-for"] == "127.0.0.1"
         assert (got["x-forwarded-proto"], got["x-forwarded-host"]) == ("http", "localhost")
+        assert got["x-forwarded-prefix"] == "/iris"
         assert got["traceparent"] == "00-a-b-01"
         assert "te" not in got
         assert first.headers["x-request-id"] == got["x-request-id"]
         sent = {
             "X-Forwarded-For": "10.1.2.3", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "shop.example",
-            "X-Request-Id": "mine", "Connection": "keep-alive, X-Inner, Content-Length, Authorization",
+            "X-Forwarded-Prefix": "/outer", "X-Request-Id": "mine",
+            "Connection": "keep-alive, X-Inner, Content-Length, Authorization",
             "X-Inner": "1", "Authorization": "Bearer x",
         }  # fmt: skip
         second = await bed.ask("POST", "/iris/x", b"abc", sent)
         got = origin.seen[1].headers
         assert got["x-forwarded-for"] == "10.1.2.3, 127.0.0.1"
         assert (got["x-forwarded-proto"], got["x-forwarded-host"]) == ("https", "shop.example")
+        assert got["x-forwarded-prefix"] == "/outer/iris"
         assert second.headers["x-request-id"] == got["x-request-id"] == "mine"
         assert "x-inner" not in got
         assert (got["authorization"], origin.seen[1].body) == ("Bearer x", b"abc")

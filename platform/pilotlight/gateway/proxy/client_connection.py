@@ -36,7 +36,7 @@ LINGER_S: Final = 5.0  # for a client that is still sending an unread body to no
 class ClientConnection(FlowControlledProtocol):
     __slots__ = (
         "_body", "_buffer", "_cached_head", "_eof", "_head_incomplete", "_lingering", "_loopback", "_port_route",
-        "_prepared", "_probed", "_write_blocked", "close_after", "peer", "plane", "request", "state_since",
+        "_prepared", "_probed", "_scheme", "_write_blocked", "close_after", "peer", "plane", "request", "state_since",
     )  # fmt: skip
 
     def __init__(self, plane: PlaneView, port_route: RouteKey | None, loopback: bool = False) -> None:
@@ -61,6 +61,7 @@ class ClientConnection(FlowControlledProtocol):
         self.transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         self.peer = address[0] if isinstance(address, tuple) else ""
+        self._scheme = "https" if transport.get_extra_info("sslcontext") is not None else "http"
         self.plane.add_client(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,7 +102,9 @@ class ClientConnection(FlowControlledProtocol):
         prepared = self._prepared
         if prepared is None or head != self._cached_head or prepared.routing is not self.plane.routing:
             try:
-                prepared = prepare(self.plane.routing, parse_request(head), self.peer, self._port_route, self._loopback)
+                prepared = prepare(
+                    self.plane.routing, parse_request(head), self.peer, self._port_route, self._loopback, self._scheme
+                )
             except Malformed as error:
                 self._reject(ErrorResponse(error.status, str(error)))
                 return

@@ -13,11 +13,20 @@ from typing import Final, NamedTuple
 from pilotlight.contract import HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway.proxy.backend import LiveBackend
 from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse, to_console
-from pilotlight.gateway.routing_table import PageMatch, Route, RouteKey, RouteMatch, RouteMatcher, Table
+from pilotlight.gateway.routing_table import (
+    PageMatch,
+    Route,
+    RouteKey,
+    RouteMatch,
+    RouteMatcher,
+    Table,
+    origin_form,
+)
 from pilotlight.wire import client_address
 from pilotlight.wire.http1_strict_parser import RequestHead, end_to_end_headers
 
 NO_KEY: Final = ("", "")
+EXTENDED: Final = frozenset({"x-forwarded-for", "x-forwarded-prefix"})  # headers that each proxy adds to
 
 
 class SmoothWeightedRoundRobin:
@@ -96,8 +105,9 @@ class PreparedRequest(NamedTuple):
 
 
 def prepare(
-    routing: RoutingState, head: RequestHead, peer: str, port_route: RouteKey | None, loopback: bool = False
-) -> PreparedRequest:
+    routing: RoutingState, head: RequestHead, peer: str, port_route: RouteKey | None, loopback: bool = False,
+    scheme: str = "http",
+) -> PreparedRequest:  # fmt: skip
     """Prepare a request. `loopback`: its listener is bound to loopback, and refuses web pages of other sites."""
     if loopback and (refusal := routing.matcher.foreign_site(head.headers)):
         return PreparedRequest(routing, head, None, NO_KEY, "", b"", "", error=ErrorResponse(403, refusal))
@@ -117,7 +127,7 @@ def prepare(
             match = match._replace(tag="")
         elif route.route.internal:
             return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
-    upstream_head = rewrite_head(head, match, peer)
+    upstream_head = rewrite_head(head, match, peer, scheme)
     max_hold_s = math.inf
     with suppress(ValueError):
         max_hold_s = float(head.headers.get(HEADER_HOLD_TIMEOUT, max_hold_s))
@@ -127,13 +137,12 @@ def prepare(
     )  # fmt: skip
 
 
-def rewrite_head(head: RequestHead, match: RouteMatch, peer: str) -> bytes:
+def rewrite_head(head: RequestHead, match: RouteMatch, peer: str, scheme: str) -> bytes:
     """Return the head without hop-by-hop headers and with forwarding headers, without its final empty line."""
     lines = [f"{head.method} {match.target} HTTP/1.1".encode("latin-1")]
-    lines += [line.raw for line in end_to_end_headers(head.lines, head.upgrade) if line.name != "x-forwarded-for"]
-    lines += [
-        f"{name}: {value}".encode("latin-1") for name, value in forwarded_headers(head.headers, match, peer).items()
-    ]
+    lines += [line.raw for line in end_to_end_headers(head.lines, head.upgrade) if line.name not in EXTENDED]
+    added = forwarded_headers(head, match, peer, scheme)
+    lines += [f"{name}: {value}".encode("latin-1") for name, value in added.items()]
     return b"\r\n".join(lines) + b"\r\n"
 
 
@@ -145,17 +154,27 @@ def with_headers(head: bytes, headers: Mapping[str, str], dropped: Iterable[str]
     return b"\r\n".join(lines) + b"\r\n"
 
 
-def forwarded_headers(headers: Mapping[str, str], match: RouteMatch, peer: str) -> dict[str, str]:
+def forwarded_headers(head: RequestHead, match: RouteMatch, peer: str, scheme: str) -> dict[str, str]:
     """Return the X-Forwarded headers and a missing Host; values of earlier proxies stay."""
+    headers = head.headers
     before = headers.get("x-forwarded-for", "")
     added = {"X-Forwarded-For": f"{before}, {peer}" if before else peer or "local"}
     if "x-forwarded-proto" not in headers:
-        added["X-Forwarded-Proto"] = "http"
+        added["X-Forwarded-Proto"] = scheme
     if "host" not in headers:  # HTTP/1.0
         added["Host"] = f"{match.key[1]}.{match.key[0]}"
     elif "x-forwarded-host" not in headers:
         added["X-Forwarded-Host"] = headers["host"]
+    if prefix := headers.get("x-forwarded-prefix", "") + removed_prefix(head.target, match):
+        added["X-Forwarded-Prefix"] = prefix
     return added
+
+
+def removed_prefix(target: str, match: RouteMatch) -> str:
+    """Return what the match removed from the path; not the key of a component, which is in place of a tag."""
+    path, removed_from = (each.partition("?")[0] for each in (origin_form(target, "")[0], match.target))
+    prefix = path.removesuffix(removed_from).rstrip("/")
+    return "" if "@" in prefix and not match.tag else prefix
 
 
 def is_loopback(peer: str) -> bool:

@@ -22,6 +22,7 @@ from pilotlight_predictor.server.server_state import Readiness
 STATIC: Final = files("pilotlight_predictor.protocols.pages") / "static"
 MAX_MODELS: Final = 20  # with all their tensors; of more, the names
 PLAIN_HOST: Final = re.compile(r"[\w.-]+(:\d{1,5})?|\[[\da-fA-F:.]+\](:\d{1,5})?", re.ASCII)
+PLAIN_PREFIX: Final = re.compile(r"(/[\w.~@-]+)+", re.ASCII)
 URL: Final = "\0"  # stands for the address until all else is escaped
 OPENAI_CALLS: Final = frozenset({"chat.completions", "completions", "embeddings"})  # of the openai package
 FROM_ENVIRONMENT: Final = 'os.environ["TOKEN"]'
@@ -29,10 +30,11 @@ REFRESH: Final = '<meta http-equiv="refresh" content="2">'
 
 
 def address(headers: Mapping[str, str], tls: bool) -> str:
-    """Return the server's address as the client knows it, without a path; the page's script completes it."""
-    host = headers.get("host", "")
+    """Return the server's address as the client knows it; the script completes it if a proxy hides its path."""
+    host, prefix = headers.get("host", ""), headers.get("x-forwarded-prefix", "").rstrip("/")
     scheme = "https" if tls or headers.get("x-forwarded-proto") == "https" else "http"
-    return f"{scheme}://{host if PLAIN_HOST.fullmatch(host) else 'localhost'}"
+    path = prefix if PLAIN_PREFIX.fullmatch(prefix) else ""
+    return f"{scheme}://{host if PLAIN_HOST.fullmatch(host) else 'localhost'}{path}"
 
 
 def landing_page(

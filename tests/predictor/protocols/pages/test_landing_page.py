@@ -116,6 +116,9 @@ def test_a_host_that_is_no_name_and_port_is_not_shown(host: str) -> None:
 def test_the_address_is_the_one_that_the_client_used(host: str) -> None:
     assert address({"host": host}, tls=False) == f"http://{host}"
     assert address({"host": host}, tls=True) == address({"host": host, "x-forwarded-proto": "https"}, tls=False)
+    assert address({"host": host, "x-forwarded-prefix": "/a/b@next/"}, tls=False) == f"http://{host}/a/b@next"
+    for prefix in ("/", "iris", "/a'b", "/a$(id)", "//a", "/a/b?", "/<b>", "/a, /b"):
+        assert address({"host": host, "x-forwarded-prefix": prefix}, tls=False) == f"http://{host}"
 
 
 def test_the_page_says_what_fails_and_refreshes(tmp_path: Path, serve: Callable[..., RunningServer]) -> None:

@@ -1,4 +1,4 @@
-// Completes relative links and the addresses in the examples, which only the browser knows behind a proxy; adds buttons that copy.
+// Completes relative links and the addresses in the examples, which only the browser knows behind a proxy without X-Forwarded-Prefix; adds buttons that copy.
 const here = new URL(location.href);
 if (!here.pathname.endsWith("/")) {
   here.pathname += "/";

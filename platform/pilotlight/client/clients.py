@@ -30,12 +30,12 @@ class _BaseClient(Generic[TransportT]):
     url      of a service through the gateway (http://127.0.0.1:8090/iris), or of any V2 or OpenAI server; https and
              unix: work too
     token    bearer token of the service
-    timeout  seconds for a whole call, cold start and repetitions included
-    retries  repetitions after a failed connection, and after 429 or 503 with Retry-After. A server that starts is
-             waited for until the deadline, unless this is 0. What may have been executed is never repeated.
+    timeout  seconds for a whole call, cold start and retries included
+    retries  how often a call is retried after a failed connection, and after 429 or 503 with Retry-After. A server
+             that starts is waited for until the deadline, unless this is 0. What may have been executed is not retried.
     headers  sent with every request
     verify   of https: a CA file or folder, an SSLContext, or False to trust any certificate
-    binary   send and ask for tensors as memory; False: as JSON, for servers without the binary extension
+    binary   send and request tensors as memory; False: as JSON, for servers without the binary extension
     """
 
     def __init__(

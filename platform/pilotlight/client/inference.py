@@ -60,7 +60,7 @@ def infer(
 
     `inputs` are arrays by name, or one array for a model with one input; a missing batch dimension is added. They are
     checked against the model's metadata, which is fetched once, and again when model and metadata disagree.
-    `outputs` chooses outputs. `timeout` are seconds for the whole call, cold start and repetitions included.
+    `outputs` chooses outputs. `timeout` are seconds for the whole call, cold start and retries included.
     Raise InvalidInput before anything is sent, else ResponseError, ConnectionFailed, DeadlineExceeded.
     """
     if inputs is None:

@@ -104,7 +104,7 @@ def chat(
     """Return the answer to messages, or to one text of the user.
 
     `options` are fields of the request, such as max_tokens, temperature, tools, response_format. `timeout` are seconds
-    for the whole call, cold start and repetitions included. Raise ResponseError, ConnectionFailed, DeadlineExceeded.
+    for the whole call, cold start and retries included. Raise ResponseError, ConnectionFailed, DeadlineExceeded.
     """
     return (yield from _complete(session, CHAT, _chat_request(messages, model, options), timeout))
 

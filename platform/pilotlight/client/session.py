@@ -1,4 +1,4 @@
-"""State of a client and the exchange of one request, without IO: what is sent, when it is repeated, what an error says.
+"""State of a client and the exchange of one request, without IO: what is sent, when it is retried, errors.
 
 Operations are generators: they yield a `Request` or a `Pause`, get the `Reply`, and return their result. A driver of
 clients.py runs them on a blocking transport or on asyncio. Transports raise `NotSent` and `Lost`.
@@ -129,7 +129,7 @@ class Call:
         self, method: str, path: str, body: Sequence[Memory] = (), headers: Mapping[str, str] | None = None, *,
         stream: bool = False,
     ) -> Operation[Reply]:  # fmt: skip
-        """Send a request until it is answered, the deadline passes, or repeating it might execute it twice."""
+        """Send a request until it is answered, the deadline passes, or a retry might execute it twice."""
         failures, deadline, target = 0, self.began + self._timeout, self._session.path + path
         while True:
             sent = {HEADER_HOLD_TIMEOUT: self._hold(), **self._session.headers, **(headers or {})}
@@ -156,7 +156,7 @@ class Call:
         """Return the error of a call that a transport ended with TimeoutError, NotSent or Lost."""
         if isinstance(error, TimeoutError):
             return self._deadline_exceeded()
-        doubt = "; the request may have been executed, so it was not repeated" if isinstance(error, Lost) else ""
+        doubt = "; the server may have executed the request, so it is not retried" if isinstance(error, Lost) else ""
         return ConnectionFailed(f"{self._session.url}: {error}{doubt}")
 
     def _hold(self) -> str:

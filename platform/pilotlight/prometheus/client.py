@@ -67,13 +67,13 @@ def range_query(url: str, promql: str, start: int, end: int, step: int) -> list[
     status, document = _post(url, "query_range", form)
     try:
         if document["status"] != "success":
-            raise QueryFailed(f"Prometheus at {url} refused the query: {document.get('error', status)}")
+            raise QueryFailed(f"Prometheus at {url} rejected the query: {document.get('error', status)}")
         return [
             (each["metric"], {int(at): float(value) for at, value in each["values"] if math.isfinite(float(value))})
             for each in document["data"]["result"]
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise QueryFailed(f"Prometheus at {url} answered {status} with something else than a result") from error
+        raise QueryFailed(f"Prometheus at {url} returned {status} without a result") from error
 
 
 def _post(url: str, path: str, fields: Mapping[str, str]) -> tuple[int, Json]:
@@ -108,7 +108,7 @@ def query_number(url: str, promql: str, at: float = 0.0) -> float | None:
 
 
 def unavailable_reason(url: str) -> str:
-    """Return why the URL answers no queries; empty if it does."""
+    """Return why the URL serves no queries; empty if it does."""
     try:
         instant_query(url, "1")
     except QueryFailed as error:

@@ -45,7 +45,7 @@ def fetch(
         for index, future in sorted(enumerate(futures), key=lambda each: each[1] in late):
             with refused_as(index):
                 if future in late:
-                    message = f"took longer than the {limits.seconds:g} s allowed for all media of a request"
+                    message = f"exceeds the limit of {limits.seconds:g} s for all media of a request"
                     reason = f"no response within {limits.seconds:g} s, probably while its name was resolved"
                     raise MediaError(message, reason)
                 future.result()

@@ -63,7 +63,7 @@ class FetchBudget:
     def remaining_s(self) -> float:
         remaining = self.ends - time.monotonic()
         if remaining <= 0:
-            raise MediaError(f"took longer than the {self.limits.seconds:g} s allowed for all media of a request")
+            raise MediaError(f"exceeds the limit of {self.limits.seconds:g} s for all media of a request")
         return remaining
 
     def spend(self, size: int) -> None:
@@ -71,7 +71,7 @@ class FetchBudget:
             self._left -= size
             if self._left < 0:
                 limit = self.limits.total_bytes
-                raise MediaError(f"is more than the {limit} bytes allowed for all media of a request")
+                raise MediaError(f"exceeds the limit of {limit} bytes for all media of a request")
 
 
 def resolve(host: str, port: int) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from pilotlight_predictor.backends.base import LoadSpec, first_line, import_library
 from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
+from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
@@ -97,6 +98,7 @@ def _read_skops(spec: LoadSpec) -> Any:
         from skops import io
     except ImportError:
         raise LoadFailed("files of skops need the sklearn extra: pip install 'pilotlight[sklearn]'") from None
+    check_unpacked_memory(spec.path)
     content = spec.path.read_bytes()  # once: the types that are judged must be those that are loaded
     untrusted = io.get_untrusted_types(data=content)
     if untrusted:

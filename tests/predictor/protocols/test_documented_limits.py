@@ -5,6 +5,7 @@ from tests.doc_pages import page_section
 from tests.serving import ROOT
 
 from pilotlight_predictor.backends.text.grammar import MAX_REPEATS, MAX_SIZE
+from pilotlight_predictor.backends.text.template_limits import MAX_GROWTH, RENDER_S
 from pilotlight_predictor.core.generation_params import MAX_BIASES, MAX_STOPS, MAX_TOOLS
 from pilotlight_predictor.core.tensors import MAX_STRINGS
 from pilotlight_predictor.models.model_version import MAX_CLASSES, MAX_RANKED
@@ -49,3 +50,8 @@ LIMITS = {
 def test_the_page_of_a_protocol_has_its_limits(page: str) -> None:
     text = page_section(*SECTIONS[page]) if page in SECTIONS else (ROOT / "docs/reference/openai.md").read_text()
     assert [limit for limit in LIMITS[page] if f"{limit:,}" not in text] == []
+
+
+def test_the_limits_of_chat_templates_are_on_the_page_about_security() -> None:
+    row = f"| rendering a chat template | {RENDER_S:g} s, and {MAX_GROWTH >> 20:,} MiB "
+    assert row in page_section("docs/security.md", "Limits")

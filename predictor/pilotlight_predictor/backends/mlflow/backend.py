@@ -7,6 +7,7 @@ Pickles must be pinned (trusted_pickles.py).
 
 import os
 import re
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from pilotlight.wire.model_formats import PICKLE_SUFFIXES
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, first_line
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
+from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.batch import join, rows_of
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
@@ -213,6 +215,8 @@ def _begins_as_pickle(path: Path) -> bool:
 
 def _check_skops(spec: LoadSpec, path: Path, flavour: Mapping[str, Any]) -> None:
     """Require a pin where MLmodel itself names types to trust: skops is safe without such a list only."""
+    if zipfile.is_zipfile(path):
+        check_unpacked_memory(path)
     if set(flavour.get("skops_trusted_types") or ()) - _SKOPS_TYPES and path.suffix == ".skops":
         open_trusted(path, spec.trusted_pickles, "types that MLmodel trusts", "save it without them").close()
 

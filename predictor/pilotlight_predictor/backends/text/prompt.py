@@ -4,11 +4,13 @@ The tokenizer is read from the model's directory only. Errors of a template are 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
 
 import msgspec
 
+from pilotlight_predictor.backends.text.template_limits import TemplateStopped, check_template, render_within_limits
 from pilotlight_predictor.backends.text.tool_calls import FORMATS, ToolCallFormat, find_format
 from pilotlight_predictor.backends.transformers_library import CHARACTERS
 from pilotlight_predictor.core.generation_params import (
@@ -30,6 +32,7 @@ class PromptTokenizer:
         self._decoder = copy.deepcopy(tokenizer)  # encoding temporarily changes a tokenizer's settings
         self._model, self._context = model, context
         self._lock = Lock()
+        self._template_checked = False
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         text: str = self._decoder.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
@@ -97,13 +100,24 @@ class PromptTokenizer:
             {**message, "content": _plain(message.get("content"), self._model), **_calls(message)}
             for message in messages
         ]
+        render = partial(
+            self._tokenizer.apply_chat_template, plain, tools=list(tools) or None, tokenize=False,
+            add_generation_prompt=True,
+        )  # fmt: skip
         try:
-            text = self._tokenizer.apply_chat_template(
-                plain, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
-            )
+            self._check_template()
+            text = render_within_limits(render)
+        except TemplateStopped as error:
+            raise BadRequest(f"the chat template of model '{self._model}' cannot be rendered: {error}") from None
         except Exception as error:  # a template can raise anything; its only input is messages
             raise BadRequest(f"messages do not fit the chat template of model '{self._model}': {error}") from None
         return self.encode(text, special=False)
+
+    def _check_template(self) -> None:
+        if not self._template_checked:
+            templates = self._tokenizer.chat_template
+            check_template([templates] if isinstance(templates, str) else templates.values())
+            self._template_checked = True
 
 
 def _plain(content: Any, model: str) -> str:

@@ -26,6 +26,7 @@ from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.derived_signature import derive, sample_config
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
+from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import weight_files
@@ -74,6 +75,7 @@ def file_kind(path: Path) -> Kind:
         return "safetensors"
     if not zipfile.is_zipfile(path):
         return "pickle"
+    check_unpacked_memory(path)
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):

@@ -19,6 +19,7 @@ from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.trusted_pickles import open_trusted, refusal
+from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 
@@ -91,7 +92,8 @@ def load(spec: LoadSpec, source: Callable[[], UserModule]) -> Any:
         with open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD) as file:
             unpickling = _unpickling(spec, source)
             return torch.load(file, map_location=str(spec.device), weights_only=False, pickle_module=unpickling)
-    mmap = zipfile.is_zipfile(spec.path)
+    if mmap := zipfile.is_zipfile(spec.path):
+        check_unpacked_memory(spec.path)
     try:
         return torch.load(spec.path, map_location=str(spec.device), weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:

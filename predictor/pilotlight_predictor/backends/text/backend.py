@@ -131,7 +131,8 @@ class TextInstance:
             starts.append("answer")
             rules.append(f"answer: {json_rule(options.schema)}")
         text = "\n".join([f"start: {' | '.join(starts)}", *rules])
-        return self._compiler.compile(text, "tools" if options.required else "response_format", count)
+        schemas = [options.schema, *(options.schemas.values() if form is not None else ())]
+        return self._compiler.compile(text, schemas, "tools" if options.required else "response_format", count)
 
     def _marker(self, text: str) -> str:
         token = self._tokens.special_token(text)

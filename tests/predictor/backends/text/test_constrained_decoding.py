@@ -144,6 +144,13 @@ def nested(count: int, leaf: dict[str, Any], wrap: Callable[[Any], dict[str, Any
     return leaf
 
 
+def pattern_chain(count: int, wrap: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """A text for which all of the patterns hold: each refers to the next one."""
+    return chain(
+        count, lambda number: {"type": "string", "pattern": f".*{number}.*", **wrap({"$ref": f"#/$defs/{number}"})}
+    )
+
+
 REFUSED = {
     "unknown keyword": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
     "lookahead": ({"type": "string", "pattern": "^(?=a)b"}, "look-around"),
@@ -155,6 +162,13 @@ REFUSED = {
     "branches": ({"allOf": [{"anyOf": [{"required": [f"{i}{j}"]} for j in range(4)]} for i in range(12)]}, "too large"),
     "type": ({"type": "text"}, "not supported"),
     "intersected patterns": ({"allOf": [{"type": "string", "pattern": f".*{each}"} for each in "abcdefghijklm"]}, "12"),
+    "patterns along references": (pattern_chain(20, lambda rest: rest), "12"),
+    "patterns along alternatives": (pattern_chain(20, lambda rest: {"anyOf": [rest]}), "12"),
+    "patterns of one property": (
+        {"allOf": [{"type": "object", "properties": {"x": {"pattern": f".*{each}"}}} for each in range(13)]},
+        "12",
+    ),
+    "deep references": (chain(1400, lambda number: {"items": {"$ref": f"#/$defs/{number}"}}), "nested too deeply"),
 }
 
 
@@ -168,6 +182,13 @@ def test_a_schema_that_is_not_supported_is_refused_by_name(roomy: TextInstance, 
     assert "\n" not in str(error)
     assert " | " not in str(error)  # a line of the grammar that is made of it
     assert len(str(error)) < 400
+
+
+def test_patterns_of_different_texts_are_not_counted_together(roomy: TextInstance) -> None:
+    kinds = {f"kind{number}": {"type": "string", "pattern": f"^{number}a+$"} for number in range(20)}
+    properties = {name: {"$ref": f"#/$defs/{name}", "description": "a kind"} for name in kinds}
+    schema = {"$defs": kinds, "type": "object", "properties": properties, "required": ["kind0"]}
+    assert ask(roomy, answer_format(schema), max_tokens=4).value("finish_reason") == b"length"
 
 
 HOSTILE = {
@@ -200,10 +221,10 @@ def test_compilations_in_many_threads_leave_the_stack_size_alone(roomy: TextInst
 
 def test_one_schema_that_takes_long_is_compiled_at_a_time(roomy: TextInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread cannot be ended; more of them would take all cores."""
-    patterns = [{"type": "string", "pattern": f".*{each}.*", "$ref": f"#/$defs/{each}"} for each in "abcdefghijklmn"]
-    definitions = dict(zip("abcdefghijklmn", [*patterns[1:], {"type": "string", "pattern": ".*z.*"}], strict=True))
     with monkeypatch.context() as hurried:
         hurried.setattr(grammar, "COMPILE_S", 0.01)
-        assert "longer than" in str(ask(roomy, answer_format({"$defs": definitions, **patterns[0]})).error)
+        hurried.setattr(grammar, "TOKENIZER_S", 0.0)
+        hurried.setattr(grammar, "MAX_INTERSECTED", 14)
+        assert "longer than" in str(ask(roomy, answer_format(pattern_chain(14, lambda rest: rest))).error)
     assert isinstance(ask(roomy, answer_format({"const": "other"})).error, Unavailable)
     eventually(lambda: not isinstance(ask(roomy, answer_format({"const": "other"})).answers[-1], Exception))

@@ -5,6 +5,8 @@ all the rest of a cold start.
 """
 
 import ctypes
+import mmap
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -71,10 +73,18 @@ def prepare() -> None:
 def load(spec: LoadSpec) -> TableInstance:
     library = _open(thread_count(spec))
     try:
+        check_complete(spec.path)
         booster = Booster(library, str(spec.path), thread_count(spec))
     except ValueError as error:
         raise LoadFailed(f"{spec.path.name} is not a LightGBM model: {first_line(error)}") from None
     return TableInstance(Features(spec.config.name, booster.width, booster.names), {"predict": booster.predict})
+
+
+def check_complete(path: Path) -> None:
+    """Raise ValueError for a model that is cut off: the library would end the process, in threads of its own."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(b"\nTree=") >= 0 and content.rfind(b"\nend of trees") < 0:
+            raise ValueError("it is cut off, the line 'end of trees' is missing; copy the file again")
 
 
 def _open(threads: int) -> Any:

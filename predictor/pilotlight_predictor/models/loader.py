@@ -187,6 +187,8 @@ def _create_instances(
     instances: list[AnyInstance], module: ModuleType, spec: LoadSpec, devices: Sequence[Device]
 ) -> None:
     """Append one instance per device to `instances`, so that after a failure the caller can close the earlier ones."""
+    # A library may end the process on a damaged file: then this is the last line of the log.
+    log("model.loading", f"'{spec.config.name}' from {spec.path.name}", model=spec.config.name, version=spec.version)
     first: dict[str, AnyInstance] = {}
     for device in devices:
         known = first.get(str(device))

@@ -328,13 +328,16 @@ def test_lightgbm_predicts_by_matrix_and_by_column(tmp_path: Path, data: Any) ->
     assert np.allclose(answer(instance, **names)["predict"], expected)
 
 
-def test_a_lightgbm_file_cannot_write_past_the_results(tmp_path: Path, data: Any) -> None:
+def test_a_lightgbm_file_cannot_write_past_the_results_or_end_the_process(tmp_path: Path, data: Any) -> None:
     from lightgbm import LGBMClassifier
 
     LGBMClassifier(n_estimators=1, verbose=-1).fit(data.frame, data.y).booster_.save_model(tmp_path / "model.txt")
     text = (tmp_path / "model.txt").read_text("utf-8")
     (tmp_path / "model.txt").write_text(text.replace("num_class=3", "num_class=1"), "utf-8")
     with pytest.raises(LoadFailed, match="3 trees per iteration for num_class=1"):
+        lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
+    (tmp_path / "model.txt").write_text(text.partition("end of trees")[0], "utf-8")
+    with pytest.raises(LoadFailed, match="cut off"):
         lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
     (tmp_path / "model.txt").write_text(text.replace("sepal", "sepäl" * 400), "utf-8")  # longer than the buffer
     lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))

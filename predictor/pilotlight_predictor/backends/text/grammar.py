@@ -34,7 +34,7 @@ MAX_REPEATS: Final = 10_000
 # Lines of our grammar in a message of llguidance, which are none of the client's.
 LISTING: Final = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: |^ *(\d+ \|.*|\^+)$", re.MULTILINE)
 REPEAT: Final = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
-MAX_INTERSECTED: Final = 12  # patterns for one text: 15 take a second to compile, and each one more twice as long
+MAX_INTERSECTED: Final = 10  # patterns for one text: 12 take a second to compile, and each one more thrice as long
 CACHED: Final = 16
 LIMITS: Final = {
     "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000, "max_lexer_states": 20_000,

@@ -45,6 +45,9 @@ IDIOMS: Final = (
 )  # fmt: skip
 _ANY: Final = [(re.compile(rf"\b({idiom.pattern})\b", re.IGNORECASE), idiom) for idiom in IDIOMS]
 _NO_PROSE: Final = re.compile(r"`[^`]*`|\]\([^)]*\)|<[^>]*>|https?://\S+")
+# Comments of JavaScript, which are for readers of the code, and its strings in three kinds of quotes.
+_SCRIPT: Final = re.compile(r"//[^\n]*|/\*.*?\*/|([\"'`])(?:\\.|(?!\1).)*\1", re.DOTALL)
+_VALUE: Final = re.compile(r"\$\{[^}]*\}")
 
 
 class Text(NamedTuple):
@@ -77,7 +80,7 @@ def page() -> str:
     rows = "".join(f"| {idiom.avoid} | {idiom.write} |\n" for idiom in IDIOMS)
     return f"""# Words of user-facing text
 
-`tests/architecture/test_field_english.py` finds these in messages, help texts, chart values and pages;
+`tests/architecture/test_field_english.py` finds these in messages, help texts, the console, chart values and pages;
 `make docs` writes this table.
 
 | instead of | write |
@@ -88,6 +91,8 @@ def page() -> str:
 def _texts(path: Path, name: str) -> Iterator[Text]:
     if path.suffix == ".py":
         yield from _strings(path, name)
+    elif path.suffix == ".js" and "/console/" in name and path.name != "uplot.js":
+        yield from _script_strings(path, name)
     elif (path.suffix in (".md", ".txt", ".html") and "LICENSE" not in name) or path.name == "values.yaml":
         yield from _prose(path, name)
     elif path.name == "Makefile":
@@ -106,6 +111,14 @@ def _strings(path: Path, name: str) -> Iterator[Text]:
     for node in constants:
         if isinstance(node.value, str) and " " in node.value:
             yield Text(name, node.lineno, node.value)
+
+
+def _script_strings(path: Path, name: str) -> Iterator[Text]:
+    """Yield strings with a space, without the expressions of template literals."""
+    script = path.read_text("utf-8")
+    for found in _SCRIPT.finditer(script):
+        if found[1] and " " in found[0]:
+            yield Text(name, script.count("\n", 0, found.start()) + 1, _VALUE.sub("", found[0]))
 
 
 def _prose(path: Path, name: str) -> Iterator[Text]:

@@ -30,3 +30,12 @@ def test_words_of_the_field_pass() -> None:
     for idiom in IDIOMS:
         assert not problems(iter([Text("page", 1, idiom.write)])), idiom
     assert not problems(iter([Text("page", 1, "At most 3 replicas; the model answers requests; there is no model.")]))
+
+
+def test_strings_of_the_console_are_checked_and_comments_are_not() -> None:
+    console = list(texts("platform/pilotlight/console/static"))
+    canary = [each.text for each in console if each.path.endswith("/canary.js")]
+    assert '"Promote to the next step?"' in canary
+    assert "`Traffic split without checks: `" in canary
+    assert not any("The canary of a service: its steps" in text for text in canary)
+    assert not any(each.path.endswith("/uplot.js") for each in console)

@@ -55,11 +55,18 @@ def test_a_text_model_has_a_chat_whose_reply_is_streamed(console: Console) -> No
     expect(chat.get_by_role("listitem").nth(1)).to_contain_text("hello")  # while the model still waits
     page.get_by_role("button", name="Stop").click()
     page.get_by_label("Message").fill("good <b>day</b>")
-    page.get_by_role("button", name="Send").click()
+    with page.expect_request("**/v1/chat/completions*") as unlimited:
+        page.get_by_role("button", name="Send").click()
+    assert "max_tokens" not in unlimited.value.post_data_json  # the model's own limit applies
     expect(chat.get_by_role("listitem").nth(3)).to_contain_text("good <b>day</b>")
     assert chat.get_by_role("listitem").count() == 4
     page.get_by_label("Message").fill("to you")
     page.get_by_text("Use it from code").click()
+    snippets = page.locator(".code pre")
+    expect(snippets.nth(1)).to_contain_text('model="speaker"):')
+    page.get_by_label("Max tokens").fill("50")
+    expect(snippets.nth(0)).to_contain_text('"max_tokens":50')
+    expect(snippets.nth(1)).to_contain_text('model="speaker", max_tokens=50):')
     assert run(sys.executable, "-c", code(page, "Python")).split() == ["to", "you"]
     assert '"content": "to "' in run("sh", "-c", code(page, "curl")).replace('":"', '": "')
     page.get_by_role("button", name="Clear").click()

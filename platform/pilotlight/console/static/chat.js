@@ -3,8 +3,6 @@
 import { button, el, fill, put, say } from "./dom.js";
 import { milliseconds } from "./format.js";
 
-const MAX_TOKENS = 256;
-
 // `stream(body, signal)` yields pieces of text and at last the result; `onchange(body)` gets what would be sent.
 export function chatPanel(stream, onchange) {
     const log = el("ol", { class: "chat", "aria-label": "Conversation", "aria-live": "polite" });
@@ -19,8 +17,9 @@ export function chatPanel(stream, onchange) {
         type: "number",
         min: 1,
         max: 100000,
-        value: MAX_TOKENS,
+        placeholder: "no limit",
         class: "narrow",
+        oninput: change,
     });
     const error = el("p", { id: "chat-error", class: "fielderror", role: "alert" });
     const figures = el("span", { class: "faint figure" });
@@ -51,7 +50,8 @@ export function chatPanel(stream, onchange) {
 
     function body() {
         const turn = { role: "user", content: message.value.trim() || "Hello" };
-        return { messages: [...messages, turn], max_tokens: Number(tokens.value) || MAX_TOKENS, stream: true };
+        const limit = tokens.value ? { max_tokens: Number(tokens.value) } : {}; // without it the model's own
+        return { messages: [...messages, turn], ...limit, stream: true };
     }
 
     function change() {

@@ -21,11 +21,12 @@ export function chatAsCurl({ url, model, token }, body) {
 }
 
 export function chatAsPython({ url, model, token }, { messages, max_tokens }) {
+    const limit = max_tokens ? `, max_tokens=${max_tokens}` : "";
     return [
         "import pilotlight\n",
         client(url, token),
         `messages = ${JSON.stringify(messages)}`,
-        `for part in client.stream_chat(messages, model=${JSON.stringify(model)}, max_tokens=${max_tokens}):`,
+        `for part in client.stream_chat(messages, model=${JSON.stringify(model)}${limit}):`,
         '    print(part, end="", flush=True)',
     ].join("\n");
 }

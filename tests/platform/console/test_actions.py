@@ -78,6 +78,9 @@ def test_a_canary_is_seen_at_work_and_obeys_its_buttons(console: Console, platfo
     press(console, "Abort")
     dialog(console).get_by_role("button", name="Abort").click()
     expect(page.locator(".phase").filter(has_text="RolledBack").first).to_be_visible()
+    expect(page.get_by_text("Rolled back at 50 %")).to_be_visible()
+    expect(steps.get_by_role("listitem")).to_have_text(["10 % done", "50 % rolled back", "100 % not reached"])
+    expect(page.get_by_text("In this step")).to_have_count(0)
     ended = kept(platform)
     assert ended.phase == "RolledBack"
     assert {row.name: row.percent for row in platform.status().revisions if row.percent} == {ended.stable: 100}

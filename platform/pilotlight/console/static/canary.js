@@ -61,7 +61,7 @@ export function canaryTab(id) {
         say(shared, told && `Traffic split without checks: ${told}`);
         if (!canary) return;
         state.update(canary.phase);
-        say(reason, [canary.reason, canary.wish && `requested: ${canary.wish}`].filter(Boolean).join(" · "));
+        say(reason, [outcome(canary), canary.wish && `requested: ${canary.wish}`].filter(Boolean).join(" · "));
         drawSteps(steps, canary);
         fill(split, bar("Traffic", shares(canary, service)), legend(canary, service));
         drawFacts(facts, canary);
@@ -117,19 +117,28 @@ function legend(canary, service) {
     return el("ul", { class: "legend" }, entry(stable, "stable"), entry(fresh, "canary"));
 }
 
+// What ended it, at which traffic: a rollback sets its weight to 0, its step stays.
+function outcome(canary) {
+    const word = { RolledBack: "Rolled back", Superseded: "Superseded by a newer release" }[canary.phase];
+    if (!word) return canary.reason;
+    const place = canary.step_at ? `at ${canary.policy.steps[canary.step]} %` : "before its first step";
+    return [`${word} ${place}`, canary.reason].filter(Boolean).join(": ");
+}
+
 function drawSteps(node, canary) {
-    const over = canary.phase === "Promoted";
+    const last = { Promoted: "done", RolledBack: "rolled back", Superseded: "superseded" }[canary.phase] ?? "current";
+    const ended = ENDED.has(canary.phase);
     fill(
         node,
         canary.policy.steps.map((percent, index) => {
-            const done = over || index < canary.step;
-            const current = !ENDED.has(canary.phase) && index === canary.step;
-            const word = done ? "done" : current ? "current" : "next";
+            const reached = index < canary.step || canary.phase === "Promoted";
+            const here = index === canary.step && (canary.step_at || !ended);
+            const word = reached ? "done" : here ? last : ended ? "not reached" : "next";
             return el(
                 "li",
-                { class: word, "aria-current": current ? "step" : null },
+                { class: word.replace(" ", ""), "aria-current": word === "current" ? "step" : null },
                 `${percent} %`,
-                el("span", { class: "hidden" }, ` ${word}`),
+                el("span", { class: ended && word !== "done" ? "" : "hidden" }, ` ${word}`),
             );
         }),
     );
@@ -137,14 +146,17 @@ function drawSteps(node, canary) {
 
 function drawFacts(node, canary) {
     const policy = canary.policy;
+    const ended = ENDED.has(canary.phase);
+    const needed = canary.weight < 100 ? policy.bake_s : policy.keep_stable_s; // the stable revision is kept after it
     const facts = [
-        ["In this step", `${Math.round(canary.baked_s)} of ${policy.bake_s} s`],
+        !ended && ["In this step", `${Math.round(Math.min(canary.baked_s, needed))} of ${needed} s`],
         ["Interval", `every ${policy.interval_s} s`],
         ["Consecutive failures", `${canary.failures} of ${policy.failure_limit}`],
-        ["Elapsed", `${Math.round(canary.elapsed_s)} of ${policy.deadline_s} s`],
+        ["Elapsed", `${Math.round(canary.elapsed_s)}${ended ? "" : ` of ${policy.deadline_s}`} s`],
         ["Promotion", policy.auto_promote ? "automatic" : "manual"],
         ["Started", dateAndClock(canary.started_at)],
-    ];
+        ended && ["Ended", dateAndClock(canary.ended_at)],
+    ].filter(Boolean);
     fill(
         node,
         facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),

@@ -67,7 +67,7 @@ export function logsTab(id) {
         }
         const atEnd = shown.scrollHeight - shown.scrollTop - shown.clientHeight < 40;
         shown.classList.toggle("several", known.size > 1);
-        const line = lineOf(found);
+        const line = logLine(found);
         line.hidden = !fits(line);
         lines.append(line);
         if (lines.childElementCount > KEPT) lines.firstChild.remove();
@@ -97,8 +97,8 @@ export function logsTab(id) {
     };
 }
 
-// Our predictor writes JSON; any other line is shown unchanged.
-function lineOf({ replica, line }) {
+// The predictor writes JSON: time, level and message are shown, other fields are folded. Other lines stay unchanged.
+export function logLine({ replica, line }) {
     const read = parsed(line);
     const whose = el("span", { class: "faint whose", title: replica }, replica.split("-").at(-1));
     if (!read) return el("li", {}, whose, el("span", { class: "said" }, line));
@@ -110,7 +110,12 @@ function lineOf({ replica, line }) {
         whose,
         el("span", { class: "faint when" }, when),
         el("span", { class: tone }, level),
-        el("span", { class: "said" }, said, el("span", { class: "faint" }, rest)),
+        el(
+            "div",
+            { class: "said" },
+            said,
+            rest && el("details", {}, el("summary", {}, "details"), el("div", { class: "faint" }, rest)),
+        ),
     );
 }
 
@@ -120,13 +125,13 @@ function parsed(line) {
         const { time, ts, timestamp, level, message, msg, event, ...others } = JSON.parse(line);
         const at = String(time ?? ts ?? timestamp ?? "");
         const rest = Object.entries(others).map(
-            ([name, value]) => `  ${name}=${typeof value === "string" ? value : JSON.stringify(value)}`,
+            ([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`,
         );
         return {
             when: /T(\d\d:\d\d:\d\d(?:\.\d{1,3})?)/.exec(at)?.[1] ?? (at || NOTHING),
             level: String(level ?? ""),
             said: [event, message ?? msg].filter(Boolean).join(": "),
-            rest: rest.join(""),
+            rest: rest.join("\n"),
         };
     } catch {
         return null;

@@ -2,6 +2,7 @@
 
 import { el, fill } from "./dom.js";
 import { hrefOf } from "./format.js";
+import { logLine } from "./logs.js";
 import { pathOf } from "./session.js";
 import { services } from "./state.js";
 import { documents } from "./streams.js";
@@ -73,7 +74,8 @@ function distance(one, other) {
 // Why a service failed, the end of its log, and what to do next.
 export function failure(id) {
     const reason = el("p", { class: "refusal" });
-    const tail = el("pre", { tabindex: "0", "aria-label": "End of the log" });
+    const lines = el("ol");
+    const tail = el("div", { class: "log", role: "region", tabindex: "0", "aria-label": "End of the log" }, lines);
     const links = el(
         "p",
         { class: "line thin" },
@@ -93,14 +95,15 @@ export function failure(id) {
     let shown = "";
 
     async function read() {
-        const lines = [];
+        const found = [];
         try {
-            for await (const each of documents(`${pathOf(id)}/logs?previous=true&tail=${TAIL}`)) lines.push(each.line);
+            for await (const each of documents(`${pathOf(id)}/logs?previous=true&tail=${TAIL}`)) found.push(each);
         } catch {
             // The reason stands without a log: a model that cannot be read starts no replica.
         }
-        fill(tail, document.createTextNode(lines.slice(-TAIL).join("\n")));
-        tail.hidden = lines.length === 0;
+        fill(lines, found.slice(-TAIL).map(logLine));
+        tail.hidden = found.length === 0;
+        tail.scrollTop = tail.scrollHeight;
     }
 
     return {

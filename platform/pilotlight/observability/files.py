@@ -27,6 +27,8 @@ class Panel(Struct, frozen=True):
     description: str
     unit: str
     queries: tuple[PanelQuery, ...]
+    min: float | None = None  # of the axis; None: by the values
+    max: float | None = None
 
 
 def dashboard_files(names: tuple[str, ...] = DASHBOARDS) -> dict[str, str]:
@@ -36,14 +38,13 @@ def dashboard_files(names: tuple[str, ...] = DASHBOARDS) -> dict[str, str]:
 
 
 def panels(dashboard: Mapping[str, Any]) -> tuple[Panel, ...]:
-    return tuple(
-        Panel(
-            each["title"], each.get("description", ""),
-            each.get("fieldConfig", {}).get("defaults", {}).get("unit", ""),
-            tuple(PanelQuery(query["expr"], query["legendFormat"]) for query in each.get("targets", ())),
-        )
-        for each in dashboard["panels"]
-    )  # fmt: skip
+    return tuple(_panel(each, each.get("fieldConfig", {}).get("defaults", {})) for each in dashboard["panels"])
+
+
+def _panel(panel: Mapping[str, Any], field: Mapping[str, Any]) -> Panel:
+    queries = tuple(PanelQuery(each["expr"], each["legendFormat"]) for each in panel.get("targets", ()))
+    about = panel["title"], panel.get("description", ""), field.get("unit", "")
+    return Panel(*about, queries, field.get("min"), field.get("max"))
 
 
 def provisioning_files(folder: Path, prometheus: str) -> dict[str, str]:

@@ -151,3 +151,36 @@ def test_dashboards_show_the_panels_of_grafana_without_it(console: Console, plat
     page.get_by_role("link", name="Canary", exact=True).click()
     expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
     expect(page).to_have_url(f"{console.url}#/dashboards/canary")
+
+
+def of_many_services(route: Route) -> None:
+    """24 services, the last ones with the most; of the error budget nothing is left."""
+    query = route.request.post_data_json["query"]
+    values = [-1.0] * 24 if query.startswith("clamp_min(1 - ") else [float(number) for number in range(24)]
+    series = [
+        {"labels": {"namespace": "default", "inference_service": f"s{number:02}"}, "values": [value, None, value]}
+        for number, value in enumerate(values)
+    ]
+    times = [1_760_000_000 + 5 * number for number in range(3)]
+    route.fulfill(json={"source": "prometheus", "step": 5, "at": times, "series": series, "reason": ""})
+
+
+def test_a_panel_draws_the_highest_lines_distinctly_and_says_how_many_more_there_are(console: Console) -> None:
+    console.page.route("**/v1/query_range", of_many_services)
+    console.log_in()
+    page = console.page
+    page.get_by_role("link", name="Dashboards").click()
+    assert list(drawn(page, "Requests per second")) == ["Time", *(f"s{number:02}" for number in range(23, 11, -1))]
+    requests = chart(page, "Requests per second")
+    expect(requests.locator(".u-legend")).to_contain_text("s23")
+    requests.get_by_role("button", name="+ 12 more").click()
+    expect(requests.get_by_role("button", name="Show top 12")).to_be_visible()
+    looks = "node => node.plot.series.slice(1).map((each, at) => `${each.stroke(node.plot, at + 1)} ${each.dash}`)"
+    assert len(set(requests.locator(".plot").evaluate(looks))) == 24
+
+    budget = chart(page, "Error budget left in the displayed range")
+    expect(budget.locator("figcaption")).to_have_text("Error budget left in the last 15 min")
+    axis = "node => [node.plot.scales.y.min, node.plot.scales.y.max, node.plot.axes[1]._values]"
+    least, most, labels = budget.locator(".plot").evaluate(axis)
+    assert least < -1 < 1 < most
+    assert [labels[0], labels[-1]] == ["-100 %", "100 %"]

@@ -10,6 +10,7 @@ import pytest
 from tests.platform.observability.queries import CONTENTS, NAMES, PANELS, RULES, Panel, expressions, filled, queries
 
 from pilotlight import contract
+from pilotlight.targets.local.scaling.promql.evaluator import Evaluator
 
 COLUMNS = 24
 EXPORTED = {value for name, value in vars(contract).items() if name.startswith("METRIC_")}
@@ -61,7 +62,7 @@ def test_steps_of_canaries_and_alerts_are_marked_on_every_time_axis(made: dict[s
     marks = {mark["name"]: mark for mark in made["annotations"]["list"]}
     assert list(marks) == ["Canary steps", "Alerts"]
     assert all(mark["datasource"]["uid"] == "$datasource" for mark in marks.values())
-    assert marks["Canary steps"]["titleFormat"] == "{{inference_service}}: another share for {{revision}}"
+    assert marks["Canary steps"]["titleFormat"] == "{{inference_service}}: traffic of {{revision}} changed"
 
 
 @each_dashboard()
@@ -103,6 +104,21 @@ def test_rates_follow_the_resolution_that_grafana_chooses(panel: Panel) -> None:
     for query in queries(panel):
         windows = re.findall(r"rate\([^\[]*\[([^\]]*)\]", query)
         assert set(windows) <= {"$__rate_interval", "$__range"}
+        assert ("$__range" in query) == ("displayed range" in panel["title"])
+
+
+def test_the_error_budget_is_red_when_exhausted_and_stays_within_its_axis() -> None:
+    (panel,) = (panel for _, panel in PANELS if panel["title"].startswith("Error budget left"))
+    field = panel["fieldConfig"]["defaults"]
+    assert (field["unit"], field["min"], field["max"]) == ("percentunit", -1, 1)
+    lowest, *steps = field["thresholds"]["steps"]
+    assert lowest == {"color": "red", "value": None}
+    assert [step["value"] for step in steps] == sorted(step["value"] for step in steps)
+    service = {"namespace": "default", "inference_service": "iris", "code": "500"}
+    evaluator = Evaluator()
+    for at in (0.0, 60.0):
+        evaluator.load("pilotlight_request_duration_seconds_count", service, at, at)
+    assert list(evaluator.vector(expressions(panel)[0], 60.0).values()) == [field["min"]]
 
 
 @each_panel()

@@ -6,8 +6,17 @@ import { NOTHING, bytes, milliseconds, percent, rate } from "./format.js";
 
 const HEIGHT = 150;
 const Y_AXIS = 58;
+const CHARACTER = 7; // of a label
 const MOST_ROWS = 60;
+const MOST_SUMMED = 3;
 const COLOURS = ["--part0", "--part2", "--part3", "--part1", "--part4", "--part5"];
+// After the last colour they start again, with the next dash; beside each the border of its key in the legend.
+const DASHES = [
+    [[], "solid"],
+    [[8, 4], "dashed"],
+    [[2, 3], "dotted"],
+    [[12, 3, 2, 3], "double"],
+];
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 
 const plain = (value) => String(Number(value.toPrecision(3)));
@@ -39,23 +48,37 @@ function isolated(plot, index) {
     return [...values.keys()].filter(alone);
 }
 
+// `line.look` is the number of its colour and dash; by default its place. Without a cursor the last value is shown.
 function seriesOf(line, index, format) {
-    const stroke = colour(line.colour ?? COLOURS[index % COLOURS.length]);
+    const look = line.look ?? index;
+    const stroke = colour(line.colour ?? COLOURS[look % COLOURS.length]);
+    const [dash, border] = line.dashed ? [[4, 4], "dashed"] : DASHES[Math.floor(look / COLOURS.length) % DASHES.length];
+    const shown = (plot, value, place, at) => {
+        const chosen = known(at) ? value : plot.data?.[place]?.findLast(known);
+        return known(chosen) ? format(chosen) : NOTHING;
+    };
     const made = {
         label: line.label,
         stroke,
+        dash,
+        border,
         width: 1.5,
         points: { show: false, filter: isolated, size: 4, fill: stroke },
-        value: (plot, value) => (known(value) ? format(value) : NOTHING),
+        value: shown,
     };
     if (line.steps) made.paths = uPlot.paths.stepped({ align: 1 });
-    if (line.dashed) made.dash = [4, 4];
     if (line.texts) {
         made.paths = () => null;
         made.points = { show: true, size: 8, fill: stroke };
         made.value = (plot, value, at, position) => (known(position) && line.texts[position]) || NOTHING;
     }
     return made;
+}
+
+// Wide enough for its longest label.
+function widthOf(plot, labels) {
+    const longest = Math.max(0, ...(labels ?? []).map((each) => each.length));
+    return Math.max(Y_AXIS, CHARACTER * longest + 16);
 }
 
 function axes(format, whole) {
@@ -72,21 +95,23 @@ function axes(format, whole) {
     const values = (plot, splits) => splits.map((each) => (format === rate ? plain(each) : format(each)));
     return [
         { ...shared, size: 30, space: 64, values: times },
-        { ...shared, size: Y_AXIS, space: 30, values, ...(whole ? { incrs: WHOLE } : {}) },
+        { ...shared, size: widthOf, space: 30, values, ...(whole ? { incrs: WHOLE } : {}) },
     ];
 }
 
-// `update(at, lines, end)`: lines are {label, values, colour, steps, dashed, texts}. `group` shares the cursor.
-export function chart(title, { unit = "", whole = false, group = null, note = "" } = {}) {
+// `update(at, lines, end)`: lines are {label, values, colour, look, steps, dashed, texts}. `group` shares the cursor;
+// `min` and `max` are of the axis, by default of the values.
+export function chart(title, { unit = "", whole = false, group = null, note = "", min = null, max = null } = {}) {
     const format = UNITS[unit] ?? plain;
     const place = el("div", { class: "plot", role: "img", "aria-label": title });
     const summary = el("p", { class: "faint summary" });
     const values = el("div", { class: "values", role: "region", "aria-label": `Values of ${title}`, tabindex: "0" });
     const details = el("details", { ontoggle: () => fillTable() }, el("summary", {}, "Values"), values);
+    const heading = el("span", {}, title);
     const caption = el(
         "figcaption",
         {},
-        title,
+        heading,
         unit && unit !== "share" ? el("span", { class: "faint" }, ` ${unit}`) : null,
     );
     if (note) caption.title = note;
@@ -101,7 +126,7 @@ export function chart(title, { unit = "", whole = false, group = null, note = ""
             series: [
                 {
                     value: (each, at) =>
-                        known(at) ? new Date(1000 * at).toLocaleString([], { hour12: false }) : NOTHING,
+                        known(at) ? new Date(1000 * at).toLocaleString([], { hour12: false }) : "latest",
                     label: "Time",
                 },
                 ...shown.lines.map((line, index) => seriesOf(line, index, format)),
@@ -109,8 +134,9 @@ export function chart(title, { unit = "", whole = false, group = null, note = ""
             axes: axes(format, whole),
             scales: {
                 x: { range: () => [shown.at[0], Math.max(shown.end, shown.at[0] + 1)] },
-                y: { range: (each, least, most) => [Math.min(0, least ?? 0), most > 0 ? 1.1 * most : 1] },
+                y: { range: (each, ...values) => yRange(min, max, ...values) },
             },
+            legend: { markers: { width: 2, dash: (each, place) => each.series[place].border } },
             cursor: { y: false, drag: { x: false, y: false }, ...(group ? { sync: { key: group } } : {}) },
             hooks: { drawClear: [(each) => shade(each, shown)] },
         };
@@ -153,12 +179,14 @@ export function chart(title, { unit = "", whole = false, group = null, note = ""
     scheme.addEventListener("change", repaint);
     return {
         node,
+        rename: (text) => say(heading, text),
         update(at, lines, end) {
             const same = lines.map((line) => line.label).join() === shown.lines.map((line) => line.label).join();
             const texts = lines.some((line) => line.texts);
             shown = { at, lines, end };
             say(summary, summarised(lines, format));
-            put(place, "aria-label", `${title}: ${summary.textContent}`);
+            summary.classList.toggle("hidden", lines.length > MOST_SUMMED); // the legend has their last values
+            put(place, "aria-label", `${heading.textContent}: ${summary.textContent}`);
             draw(!same || texts);
             fillTable();
         },
@@ -168,6 +196,12 @@ export function chart(title, { unit = "", whole = false, group = null, note = ""
             plot?.destroy();
         },
     };
+}
+
+// A fixed axis gets a margin, so that a line along its end is seen whole.
+function yRange(min, max, least, most) {
+    if (known(min) && known(max)) return [min - 0.05 * (max - min), max + 0.05 * (max - min)];
+    return [min ?? Math.min(0, least ?? 0), max ?? (most > 0 ? 1.1 * most : 1)];
 }
 
 // Times without any value, such as those in which the platform did not run.

@@ -2,14 +2,15 @@
 // platform, or by the recorded history for the metrics that it has.
 
 import { chart } from "./chart.js";
-import { el, fill, put, say } from "./dom.js";
+import { button, el, fill, put, say } from "./dom.js";
 import { rangePicker, repeated } from "./history.js";
 import { ask } from "./session.js";
 import { listen, services } from "./state.js";
 
 const UNITS = { reqps: "req/s", s: "s", percent: "%", percentunit: "share", bytes: "B", watt: "W" };
 const START = "platformctl up --prometheus";
-const MOST_LINES = 12;
+const TOP = 12; // lines of a panel, unless all are wanted
+const RANGE = "the displayed range"; // in the titles of panels whose value is of all of it
 const EVERY_MS = 30000; // every panel is a query or several
 
 export function dashboardsPage(first) {
@@ -105,10 +106,16 @@ export function dashboardsPage(first) {
 }
 
 function panelOf(panel, parent) {
-    const drawn = chart(panel.title, { unit: UNITS[panel.unit] ?? "", group: "dashboards", note: panel.description });
+    const { min, max } = panel;
+    const options = { unit: UNITS[panel.unit] ?? "", group: "dashboards", note: panel.description, min, max };
+    const drawn = chart(panel.title, options);
     const missing = el("p", { class: "faint missing", hidden: true });
+    const more = button("", () => draw({ ...shown, all: !shown.all }), { class: "quiet small" });
+    drawn.node.querySelector("details").before(more);
     drawn.node.append(missing);
     parent.append(drawn.node);
+    let shown = { at: [], lines: [], all: false };
+    let looks = new Map();
 
     async function load(range, { namespace, name }) {
         const lines = [];
@@ -118,20 +125,59 @@ function panelOf(panel, parent) {
             told = await ask("POST", "/v1/query_range", { query: text, seconds: range.seconds });
             lines.push(...told.series.map((each) => lineOf(each, legend)));
         }
+        drawn.rename(panel.title.replace(RANGE, `the last ${range.label}`));
         put(drawn.node, "data-empty", lines.length ? null : "true");
         missing.hidden = lines.length > 0;
         const missed = told.reason
             ? ["Recorded by Prometheus only: ", el("code", {}, START)]
-            : ["No data in this time."];
+            : ["No data in this time range."];
         missing.replaceChildren(...missed);
         missing.title = told.reason;
-        if (lines.length) drawn.update(told.at, lines.slice(0, MOST_LINES), told.at.at(-1));
+        if (lines.length) draw({ ...shown, at: told.at, lines: ranked(lines) });
         return lines.length ? told.source : "";
+    }
+
+    // The lines with the highest values, the others after a press.
+    function draw(next) {
+        shown = next;
+        const lines = shown.all ? shown.lines : shown.lines.slice(0, TOP);
+        looks = looksOf(lines, looks);
+        more.hidden = shown.lines.length <= TOP;
+        say(more, shown.all ? `Show top ${TOP}` : `+ ${shown.lines.length - TOP} more`);
+        drawn.update(
+            shown.at,
+            lines.map((line) => ({ ...line, look: looks.get(line.label) })),
+            shown.at.at(-1),
+        );
     }
     return { load, leave: drawn.leave };
 }
 
-function lineOf(series, legend) {
-    const label = legend.replace(/\{\{\s*(\w+)\s*\}\}/g, (all, name) => series.labels[name] ?? "").trim();
-    return { label: label || "all", values: series.values, dashed: / target$/.test(label), gaps: false };
+// By mean value. Services of one name in several namespaces have them in their labels.
+function ranked(lines) {
+    const labels = lines.map((line) => line.label);
+    const several = (line) => labels.indexOf(line.label) !== labels.lastIndexOf(line.label);
+    return lines
+        .map((line) => (several(line) && line.namespace ? { ...line, label: `${line.namespace}/${line.label}` } : line))
+        .sort((one, other) => mean(other.values) - mean(one.values) || one.label.localeCompare(other.label));
+}
+
+function mean(values) {
+    const present = values.filter((value) => value !== null);
+    return present.reduce((sum, value) => sum + value, 0) / (present.length || 1);
+}
+
+// Colours and dashes, one for each line; a line keeps its own while it is shown.
+function looksOf(lines, before) {
+    const kept = new Map(lines.map(({ label }) => [label, before.get(label)]).filter(([, look]) => look !== undefined));
+    const taken = new Set(kept.values());
+    const free = [...lines.keys()].filter((look) => !taken.has(look));
+    for (const { label } of lines) if (!kept.has(label)) kept.set(label, free.shift());
+    return kept;
+}
+
+function lineOf({ labels, values }, legend) {
+    const label = legend.replace(/\{\{\s*(\w+)\s*\}\}/g, (all, name) => labels[name] ?? "").trim();
+    const dashed = / target$/.test(label);
+    return { label: label || "all", namespace: labels.namespace, values, dashed, gaps: false };
 }

@@ -32,7 +32,10 @@ function rowOf(headings, subject) {
             count.hidden = latest.count < 2;
             say(count, `× ${latest.count}`);
         };
-        return { node: row(headings, [when, subject(event), el("span", {}, reason, count), event.message]), update };
+        return {
+            node: row(headings, [when, subject(event), el("span", { class: "nowrap" }, reason, count), event.message]),
+            update,
+        };
     };
 }
 

@@ -4,6 +4,7 @@ export const NOTHING = "–";
 
 export function milliseconds(value) {
     if (value === null || value === undefined) return NOTHING;
+    if (value === 0) return "0 ms";
     if (value >= 10000) return `${(value / 1000).toFixed(1)} s`;
     if (value >= 1000) return `${(value / 1000).toFixed(2)} s`;
     return value < 10 ? `${value.toFixed(1)} ms` : `${value.toFixed(0)} ms`;

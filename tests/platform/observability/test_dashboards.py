@@ -54,6 +54,8 @@ def test_every_panel_has_a_title_a_description_a_unit_and_queries(made: dict[str
         assert len(panel["description"]) > 20, panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert panel["targets"], panel["title"]
+        # A gauge needs bounds, or its bar is of the highest value.
+        assert panel["type"] == "timeseries" or {"min", "max"} <= panel["fieldConfig"]["defaults"].keys()
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
 
 

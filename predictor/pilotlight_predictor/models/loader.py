@@ -214,7 +214,7 @@ def _with_decoupled(config: ModelConfig, decoupled: bool) -> ModelConfig:
     if not decoupled:
         raise LoadFailed(
             f"{config.name}: model_transaction_policy.decoupled is true, but the model answers each request once; "
-            "remove it (see docs/reference/grpc.md)"
+            "remove it (see docs/reference/backends.md)"
         )
     return replace(config, decoupled=True, raw={**config.raw, "model_transaction_policy": {"decoupled": True}})
 

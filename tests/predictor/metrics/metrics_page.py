@@ -11,7 +11,7 @@ INTRODUCTION: Final = """# Metrics of a predictor
 Scrape `/metrics` on port {port} (with `--compat triton|trtis`: 8002), or on the serving port. The format is
 Prometheus text 0.0.4, or OpenMetrics 1.0 if the `Accept` header requests it; names are the same in both, but
 OpenMetrics types Triton's counters, whose names do not end in `_total`, as `unknown`. [Custom
-metrics](grpc.md#triton_python_backend_utils) of Python models follow these.
+metrics](backends.md#triton_python_backend_utils) of Python models follow these.
 
 """
 

@@ -19,7 +19,7 @@ from pilotlight_predictor.protocols.v2.request_codec import MAX_DIMS
 
 SECTIONS = {
     "v2": ("docs/reference/http-api.md", "V2 inference over HTTP"),
-    "grpc": ("docs/reference/grpc.md", "V2 over gRPC"),
+    "grpc": ("docs/reference/http-api.md", "V2 over gRPC"),
     "generate": ("docs/reference/http-api.md", "generate and generate_stream"),
     "v1": ("docs/reference/http-api.md", "V1 over HTTP"),
     "predict": ("docs/reference/http-api.md", "/predict"),

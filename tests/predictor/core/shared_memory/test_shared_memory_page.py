@@ -11,7 +11,7 @@ from tests.doc_pages import page_section
 from tests.onnx_models import write_add_sub
 from tests.serving import RunningServer
 
-PAGE = page_section("docs/reference/grpc.md", "Shared memory")
+PAGE = page_section("docs/reference/http-api.md", "Shared memory")
 (CLIENT,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 

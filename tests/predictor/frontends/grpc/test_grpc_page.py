@@ -16,7 +16,7 @@ from tests.serving import RunningServer
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.grpc import services
 
-PAGE = page_section("docs/reference/grpc.md", "V2 over gRPC")
+PAGE = page_section("docs/reference/http-api.md", "V2 over gRPC")
 CLIENTS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PRINTED = (
     "[[5.1 3.5 1.4 0.2]\n [6.7 3.  5.2 2.3]]",

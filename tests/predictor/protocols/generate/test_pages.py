@@ -15,7 +15,7 @@ def blocks(section: tuple[str, str], language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page_section(*section), re.MULTILINE | re.DOTALL)
 
 
-DECOUPLED = ("docs/reference/grpc.md", "Decoupled models and Triton's Python backend")
+DECOUPLED = ("docs/reference/backends.md", "Decoupled models and Triton's Python backend")
 GENERATE = ("docs/reference/http-api.md", "generate and generate_stream")
 MODEL, BY_GRPC, *_ = blocks(DECOUPLED, "python")
 (BY_HTTP,) = blocks(GENERATE, "python")

@@ -15,7 +15,7 @@ from tests.serving import RunningServer
 from pilotlight_predictor.repository.config_reader import config_from_pbtxt
 from pilotlight_predictor.repository.model_config import sequence_batching
 
-PAGE = page_section("docs/reference/grpc.md", "Sequences")
+PAGE = page_section("docs/reference/model-repository.md", "Sequences")
 CONFIGS = re.findall(r"^```proto\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (CLIENT,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""A stand-in of `python -m sglang.launch_server`; docs/how-to/llm.md has the sources.
+"""A stand-in of `python -m sglang.launch_server`; docs/reference/openai.md has the sources.
 
 With `--disaggregation-mode` both halves need the same `bootstrap_room`; the decoder finds the bootstrap server of the
 prefill engine by host and port. A half alone waits; a request without a number is 400. A number that was used before is

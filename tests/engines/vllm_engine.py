@@ -1,4 +1,4 @@
-"""Stand-ins of `vllm serve` (NixlConnector) and of llm-d's routing sidecar; docs/how-to/llm.md has the sources.
+"""Stand-ins of `vllm serve` (NixlConnector) and of llm-d's routing sidecar; docs/reference/openai.md has the sources.
 
 A prefill request holds its blocks until a decoder has read them by the side channel, once. Without parameters an engine
 computes the prompt itself, which `prefills` counts: that is how a real decoder fails, by being slow.

@@ -1,6 +1,6 @@
 """Routers: strategy and environment of our gateway as one, protocols of prefill and decode, discovery of pods.
 
-docs/how-to/llm.md describes the protocols of prefill and decode.
+docs/reference/openai.md describes the protocols of prefill and decode.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Bodies by which prefill and decode engines find each other: the published protocols of SGLang and vLLM.
 
-docs/how-to/llm.md describes them and cites the sources.
+docs/reference/openai.md describes them and cites the sources.
 """
 
 import secrets

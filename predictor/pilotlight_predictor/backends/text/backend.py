@@ -1,4 +1,4 @@
-"""Text generation: a directory in Hugging Face's layout, run by transformers on the CPU or a GPU (docs/how-to/llm.md).
+"""Text generation: a directory in Hugging Face's layout, run by transformers (docs/reference/openai.md).
 
 A decoupled model with the tensors of Triton's vLLM backend: `text_input` in, `text_output` out, one response or, with
 `stream`, one per step. The OpenAI protocol uses the same tensors, with `messages` for a chat. All requests share one

@@ -16,7 +16,8 @@ PAGE = f"""# Settings of the predictor
 <!-- made by `make docs`; change the rows in config/setting_definitions.py instead -->
 
 All settings of `platformctl serve`. Each can be a flag, an environment variable or a key of the file given by
-`--config` (or `INFERENCE_CONFIG`); precedence is flag, variable, file, default.
+`--config` (or `INFERENCE_CONFIG`); precedence is flag, variable, file, default. A service gets them as variables of its
+model: `platformctl deploy NAME --set 'spec.predictor.model.env=[{{name: INFERENCE_THREADS, value: "2"}}]'`.
 
 `--flag value` and `--flag=value` are equal, as are dashes and underscores. Repeatable settings are comma-separated in
 a variable and a list in the file. The file may contain `apiVersion: {API_VERSION}`. Invalid values exit with code 2

@@ -11,12 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from schemas.json_schema import OPEN, record_schema, type_schema
 
-from pilotlight.catalogue.document_types import accelerator_type, model_type, runtime_type, weights_type
+from pilotlight.catalogue.document_types import TYPES
 from pilotlight.k8s.names import ANNOTATION_DEFINITION, CATEGORY
-from pilotlight.spec import kserve_fields, ome_fields
+from pilotlight.spec.field_tables import GRAPH, KSERVE, LLM, OME
 from pilotlight.spec.field_types import Boolean, Field, Integer, ListOf, MapOf, OneOf, Record, String
-from pilotlight.spec.inference_graph.document import inference_graph
-from pilotlight.spec.llm_inference_service import llm_inference_service
 
 Json = Any
 Columns = tuple[tuple[str, str, str, int], ...]  # name, type, path, priority
@@ -137,6 +135,9 @@ class CustomResource(NamedTuple):
     also: tuple[str, ...] = ()  # further versions with the same fields, which are not stored
 
 
+_BASE_MODEL: Final = partial(TYPES.record, "BaseModel")
+_OME_RUNTIME: Final = partial(TYPES.record, "ome ServingRuntime")
+_KSERVE_RUNTIME: Final = partial(TYPES.record, "kserve ServingRuntime")
 _OME: Final = ("ome.io", "v1beta1")
 _KSERVE: Final = "serving.kserve.io"
 _ISVC: Final = ("InferenceService", "inferenceservices")
@@ -144,29 +145,34 @@ _RUNTIMES: Final = ("ServingRuntime", "servingruntimes")
 _CLUSTER_RUNTIMES: Final = ("ClusterServingRuntime", "clusterservingruntimes")
 KINDS: Final = (
     CustomResource(
-        *_OME, *_ISVC, ome_fields.inference_service, _service_columns("engine"), short=("isvc",),
+        *_OME, *_ISVC, partial(OME.record, "InferenceService"), _service_columns("engine"), short=("isvc",),
         replicas="engine.minReplicas",
     ),
-    CustomResource(*_OME, *_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME),
-    CustomResource(*_OME, *_CLUSTER_RUNTIMES, partial(runtime_type, "ome"), _RUNTIME, cluster=True),
-    CustomResource(*_OME, "BaseModel", "basemodels", model_type, _MODEL),
-    CustomResource(*_OME, "ClusterBaseModel", "clusterbasemodels", model_type, _MODEL, cluster=True),
-    CustomResource(*_OME, "FineTunedWeight", "finetunedweights", weights_type, _WEIGHTS, cluster=True),
-    CustomResource(*_OME, "AcceleratorClass", "acceleratorclasses", accelerator_type, _ACCELERATOR, cluster=True),
+    CustomResource(*_OME, *_RUNTIMES, _OME_RUNTIME, _RUNTIME),
+    CustomResource(*_OME, *_CLUSTER_RUNTIMES, _OME_RUNTIME, _RUNTIME, cluster=True),
+    CustomResource(*_OME, "BaseModel", "basemodels", _BASE_MODEL, _MODEL),
+    CustomResource(*_OME, "ClusterBaseModel", "clusterbasemodels", _BASE_MODEL, _MODEL, cluster=True),
     CustomResource(
-        _KSERVE, "v1beta1", *_ISVC, kserve_fields.inference_service, _service_columns("predictor"), short=("isvc",),
-        replicas="predictor.minReplicas",
+        *_OME, "FineTunedWeight", "finetunedweights", partial(TYPES.record, "FineTunedWeight"), _WEIGHTS, cluster=True
     ),
     CustomResource(
-        _KSERVE, "v1alpha1", "LLMInferenceService", "llminferenceservices", llm_inference_service,
+        *_OME, "AcceleratorClass", "acceleratorclasses", partial(TYPES.record, "AcceleratorClass"), _ACCELERATOR,
+        cluster=True,
+    ),
+    CustomResource(
+        _KSERVE, "v1beta1", *_ISVC, partial(KSERVE.record, "InferenceService"), _service_columns("predictor"),
+        short=("isvc",), replicas="predictor.minReplicas",
+    ),
+    CustomResource(
+        _KSERVE, "v1alpha1", "LLMInferenceService", "llminferenceservices", partial(LLM.record, "LLMInferenceService"),
         _LLM, replicas="replicas", short=("llmisvc",), also=("v1alpha2",),
     ),
     CustomResource(
-        _KSERVE, "v1alpha1", "InferenceGraph", "inferencegraphs", inference_graph, _GRAPH,
+        _KSERVE, "v1alpha1", "InferenceGraph", "inferencegraphs", partial(GRAPH.record, "InferenceGraph"), _GRAPH,
         replicas="minReplicas", short=("ig",),
     ),
-    CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME),
-    CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, partial(runtime_type, "kserve"), _RUNTIME, cluster=True),
+    CustomResource(_KSERVE, "v1alpha1", *_RUNTIMES, _KSERVE_RUNTIME, _RUNTIME),
+    CustomResource(_KSERVE, "v1alpha1", *_CLUSTER_RUNTIMES, _KSERVE_RUNTIME, _RUNTIME, cluster=True),
 )  # fmt: skip
 
 

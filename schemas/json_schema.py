@@ -5,11 +5,11 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pilotlight.spec import kserve_fields, llm_inference_service, ome_fields, pod_fields
+from pilotlight.spec import pod_fields
+from pilotlight.spec.field_tables import GRAPH, KSERVE, LLM, OME
 from pilotlight.spec.field_types import (
     DURATION,
     QUANTITY,
@@ -30,16 +30,15 @@ from pilotlight.spec.field_types import (
     String,
     Type,
 )
-from pilotlight.spec.inference_graph.document import inference_graph
 
 Json = Any
 OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 EITHER: Final = "x-kubernetes-int-or-string"
-DOCUMENTS: Final[dict[str, Callable[[], Record]]] = {
-    "ome-inferenceservice.json": ome_fields.inference_service,
-    "kserve-inferenceservice.json": kserve_fields.inference_service,
-    "kserve-llminferenceservice.json": llm_inference_service.llm_inference_service,
-    "kserve-inferencegraph.json": inference_graph,
+DOCUMENTS: Final = {
+    "ome-inferenceservice.json": (OME, "InferenceService"),
+    "kserve-inferenceservice.json": (KSERVE, "InferenceService"),
+    "kserve-llminferenceservice.json": (LLM, "LLMInferenceService"),
+    "kserve-inferencegraph.json": (GRAPH, "InferenceGraph"),
 }
 
 
@@ -174,7 +173,7 @@ def _whole(pattern: str) -> str:
 
 def texts() -> dict[str, str]:
     """Return file name → content of every schema."""
-    schemas = {name: schema(record()) for name, record in DOCUMENTS.items()}
+    schemas = {name: schema(table.record(kind)) for name, (table, kind) in DOCUMENTS.items()}
     return {name: json.dumps(each, indent=1, ensure_ascii=False) + "\n" for name, each in schemas.items()}
 
 

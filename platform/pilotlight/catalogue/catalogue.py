@@ -18,15 +18,13 @@ from pilotlight.catalogue.document_types import (
     OME_VERSION,
     RUNTIME_KINDS,
     RUNTIME_VERSIONS,
+    TYPES,
     WEIGHTS_KIND,
-    accelerator_type,
-    cache_type,
-    weights_type,
 )
 from pilotlight.catalogue.model_documents import matching_cache, model_from, read_model
 from pilotlight.catalogue.runtime_documents import read_runtime, runtime_from
 from pilotlight.catalogue.runtime_selection import select_runtime
-from pilotlight.spec.field_types import Record, read
+from pilotlight.spec.field_types import read
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Runtime, Service
 from pilotlight.spec.yaml_nodes import Node, parse
@@ -38,9 +36,7 @@ KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND, *C
 BUILT_IN: Final = "built-in"
 UNKNOWN_FIELD: Final = "PL101"
 # Kinds that stay plain documents: only a few of their fields are used.
-_PLAIN: Final[Mapping[str, Callable[[], Record]]] = {
-    ACCELERATOR_KIND: accelerator_type, WEIGHTS_KIND: weights_type, **dict.fromkeys(CACHE_KINDS, cache_type),
-}  # fmt: skip
+_PLAIN: Final = (ACCELERATOR_KIND, WEIGHTS_KIND, *CACHE_KINDS)
 
 
 def is_catalogue_document(node: Node) -> bool:
@@ -62,7 +58,7 @@ def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "
         elif kind in MODEL_KINDS:
             models += filter(None, [read_model(node, problems, namespace)])
         else:
-            document = read(node, _PLAIN[kind](), problems) or {}
+            document = read(node, TYPES.record(CACHE_KINDS[0] if kind in CACHE_KINDS else kind), problems) or {}
             if (document.get("metadata") or {}).get("name") and "spec" in document:
                 plain[kind].append({**document, "origin": node.location.file})
     classes, weights, *caches = map(tuple, plain.values())

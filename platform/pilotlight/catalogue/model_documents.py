@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from pilotlight.catalogue.document_types import byte_count, model_type, parameter_count, weights_size
+from pilotlight.catalogue.document_types import TYPES, byte_count, parameter_count, weights_size
 from pilotlight.k8s.names import ANNOTATION_SIZE
 from pilotlight.spec.field_types import child_path, read, suggestion
 from pilotlight.spec.problems import Problems
@@ -24,7 +24,7 @@ FORMAT_OF_SCHEME: Final = {"hf": {"ome": "safetensors", "kserve": "huggingface"}
 
 def read_model(node: Node, problems: Problems, namespace: str = "default") -> BaseModel | None:
     """Read a model as far as its document is valid; None without a name."""
-    document = read(node, model_type(), problems) or {}
+    document = read(node, TYPES.record("BaseModel"), problems) or {}
     if not (document.get("metadata") or {}).get("name"):
         return None
     size = (document.get("spec") or {}).get("modelParameterSize")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pilotlight.catalogue.document_types import POD_FIELDS, RUNTIME_VERSIONS, parameter_count, runtime_type
+from pilotlight.catalogue.document_types import RUNTIME_VERSIONS, TYPES, parameter_count
 from pilotlight.k8s.names import ANNOTATION_DISAGGREGATION, ANNOTATION_PREDICTOR
 from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.problems import Problems, SourceLocation
@@ -21,6 +21,10 @@ OUR_IMAGE: Final = "pilotlight/predictor"
 # OME's default weights.
 FORMAT_WEIGHT: Final = 10
 FRAMEWORK_WEIGHT: Final = 5
+POD_FIELDS: Final = (  # that a runtime may set
+    "containers", "volumes", "nodeSelector", "affinity", "tolerations", "imagePullSecrets", "schedulerName", "hostIPC",
+    "resourceClaims", "dnsPolicy", "hostNetwork",
+)  # fmt: skip
 _PLACEHOLDER: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 # Any other placeholder is an error instead of reaching a container.
 _FIELD: Final = re.compile(r"\.(Name|Namespace)|\.(Labels|Annotations)\.([A-Za-z_][A-Za-z0-9_]*)")
@@ -34,7 +38,7 @@ _MLSERVER_CLASSES: Final = {
 def read_runtime(node: Node, problems: Problems, namespace: str = "default") -> Runtime | None:
     """Read a runtime as far as its document is valid; None without a name. `namespace` is the default."""
     group = RUNTIME_VERSIONS[node.text("apiVersion")]
-    document = read(node, runtime_type(group), problems) or {}
+    document = read(node, TYPES.record(f"{group} ServingRuntime"), problems) or {}
     if not (document.get("metadata") or {}).get("name"):
         return None
     runtime = runtime_from(document, node.location.file, namespace)

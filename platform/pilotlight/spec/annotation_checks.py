@@ -10,37 +10,13 @@ from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s import names
-from pilotlight.spec.field_types import Anything, Boolean, Field, Integer, Number, OneOf, Record, child_path, suggestion
+from pilotlight.spec.field_types import child_path, suggestion
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node, parse
 
 PREFIX: Final = f"{names.DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"
 PATH: Final = "spec.canary"
-POLICY: Final = Record("canary", {
-    "steps": Field(Anything(), "Traffic percentages, increasing to 100: 5,25,50,100."),
-    "bake": Field(Anything(), "Minimum time of each step: 2m."),
-    "interval": Field(Anything(), "Interval between two measurements: 15s."),
-    "check": Field(Anything(), "A metric with its bound, or a list of them: p99_ms<300."),
-    "promql": Field(Anything(), "Custom PromQL queries, by name."),
-    "max": Field(Anything(), "Upper bounds of those queries, by name."),
-    "min": Field(Anything(), "Lower bounds of those queries, by name."),
-    "compare": Field(OneOf(("baseline", "")), "baseline: compare with the serving revision."),
-    "ratio": Field(Number(), "Maximum ratio to the baseline."),
-    "min-requests": Field(Integer(0), "Minimum requests per side for a measurement."),
-    "failure-limit": Field(Integer(1), "Failed measurements before a rollback."),
-    "on-no-data": Field(OneOf(("probe", "pause", "fail", "pass")), "Action when there are too few requests."),
-    "example": Field(Anything(), "Request body of probes."),
-    "on-inconclusive": Field(OneOf(("pause", "fail", "pass")), "Action when a measurement stays inconclusive."),
-    "inconclusive-limit": Field(Integer(1), "Inconclusive measurements in a row before that action."),
-    "deadline": Field(Anything(), "Deadline of the canary, without pauses: 1h."),
-    "auto-promote": Field(Boolean(), "false: promote manually after the last step."),
-    "manual": Field(Boolean(), "true: the same as auto-promote: false."),
-    "keep-stable": Field(Anything(), "How long the old revision keeps its replicas after promotion: 30s."),
-    "dry-run-checks": Field(Boolean(), "true: checks are shown but never stop the canary."),
-}, "Canary analysis of a new revision.")  # fmt: skip
-
-
 CHOICES: Final = {
     names.ANNOTATION_PARK: ("true", "false"), names.ANNOTATION_EXPOSE: ("LoadBalancer",),
     names.ANNOTATION_ISOLATION: names.ISOLATIONS, names.ANNOTATION_MEMORY_CHECK: ("on", "off"),

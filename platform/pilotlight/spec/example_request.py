@@ -9,18 +9,12 @@ from typing import Final
 
 from pilotlight.errors import UsageError
 from pilotlight.spec.component_fields import resolve_uri
-from pilotlight.spec.field_types import Anything, Field, OneOf, child_path
+from pilotlight.spec.field_types import child_path
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.yaml_nodes import Node, parse
 
 EXAMPLE: Final = "example"
-WARMUPS: Final = ("auto", "none")
-MODEL_FIELDS: Final = {
-    EXAMPLE: Field(
-        Anything(), "Example request that the model must answer before it is ready: JSON, or the path of a JSON file."
-    ),
-    "warmup": Field(OneOf(WARMUPS), "none: ready without a warm-up request."),
-}
+MODEL_FIELDS: Final = (EXAMPLE, "warmup")
 # Keys of the requests that the predictor's warm-up takes: V2 and V1. OpenAI's are for probes of a canary only.
 WARMUP_KEYS: Final = ("inputs", "instances")
 

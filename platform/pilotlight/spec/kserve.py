@@ -18,14 +18,19 @@ from pilotlight.spec.component_fields import (
     resolve_uri,
 )
 from pilotlight.spec.example_request import MODEL_FIELDS
+from pilotlight.spec.field_tables import KSERVE
 from pilotlight.spec.field_types import read, source_locations
-from pilotlight.spec.kserve_fields import ART_TYPES, FRAMEWORKS, inference_service, record
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Role, ScalingMetric, Service
 from pilotlight.spec.yaml_nodes import Node
 
 Json = Any
+GROUP: Final = "serving.kserve.io/v1beta1"
+FRAMEWORKS: Final = (
+    "sklearn", "xgboost", "tensorflow", "pytorch", "triton", "onnx", "huggingface", "pmml", "lightgbm", "paddle",
+)  # fmt: skip
 ART_IMAGE: Final = "kserve/art-explainer"
+ART_TYPE: Final = "SquareAttack"
 MODEL_DIR: Final = "/mnt/models"
 TargetType = Literal["Utilization", "AverageValue", "Value"]
 _TARGETS: Final[Mapping[TargetType, str]] = {
@@ -37,7 +42,7 @@ _TARGETS: Final[Mapping[TargetType, str]] = {
 
 def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
     """Return the service as far as it is valid; add its problems."""
-    value = read(node, inference_service(), problems) or {}
+    value = read(node, KSERVE.record("InferenceService"), problems) or {}
     context = DocumentContext(problems, _locations(node))
     metadata, spec = value.get("metadata", {}), value.get("spec", {})
     check_name(metadata, context)
@@ -133,7 +138,7 @@ def _custom_component(role: Role, value: Mapping[str, Json], context: DocumentCo
 def _art_explainer(model: ModelSpec, art: Mapping[str, Json]) -> ModelSpec:
     """Complete KServe's ART explainer: its image, and arguments from its settings in the order of names."""
     settings = {"--storage_uri": MODEL_DIR} if model.storage_uri else {}
-    settings |= {"--adversary_type": art.get("type", ART_TYPES[0])}
+    settings |= {"--adversary_type": art.get("type", ART_TYPE)}
     settings |= {f"--{name}": value for name, value in sorted(model.config.items())}
     args = [word for pair in settings.items() for word in pair]
     image = f"{ART_IMAGE}:{model.runtime_version or 'latest'}"
@@ -149,7 +154,7 @@ def _model(kind: str, value: Mapping[str, Json], path: str, context: DocumentCon
         if not uri.startswith(("s3://", "hdfs://", "webhdfs://")):
             message = f'excludes storageUri "{uri}": it has credentials for s3://, hdfs:// and webhdfs://'
             context.error("PL111", f"{path}.storage", message)
-    inline = record("FrameworkSpec").fields
+    inline = KSERVE.record("FrameworkSpec").fields
     own = ("name", "storageUri", "storage", "protocolVersion", "runtimeVersion", "confidential", *MODEL_FIELDS)
     if value.get("name"):
         context.warn("PL114", f"{path}.name", "has no effect: the container's name is the runtime's; leave it out")

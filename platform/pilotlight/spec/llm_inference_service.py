@@ -1,4 +1,4 @@
-"""Fields and reader of KServe's LLMInferenceService into the internal model.
+"""Reader of KServe's LLMInferenceService into the internal model.
 
 The main workload becomes OME's engine, or its decoder beside `prefill`, which is the engine then; the scheduler becomes
 our router. Without a command of its own the engine is vLLM, whose arguments are added to those of its runtime.
@@ -7,39 +7,20 @@ our router. Without a command of its own the engine is vLLM, whose arguments are
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, Final
 
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.names import LABEL_VISIBILITY
-from pilotlight.spec import pod_fields
 from pilotlight.spec.component_fields import (
-    ANNOTATIONS,
-    LABELS,
     DocumentContext,
     annotations_of,
     check_component,
     check_name,
-    document,
     pod_of,
     resolve_uri,
 )
-from pilotlight.spec.field_types import (
-    Anything,
-    Boolean,
-    Field,
-    Integer,
-    IntOrString,
-    ListOf,
-    MapOf,
-    OneOf,
-    Record,
-    RecordRef,
-    String,
-    child_path,
-    read,
-    source_locations,
-)
+from pilotlight.spec.field_tables import LLM
+from pilotlight.spec.field_types import child_path, read, source_locations
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Reference, Role, ScalingMetric, Service
 from pilotlight.spec.yaml_nodes import Node
@@ -87,91 +68,6 @@ _WITHOUT_EFFECT: Final = {
     **{f"prefill.{path}": reason for path, reason in _OF_WORKLOAD.items()},
 }  # fmt: skip
 
-_TRIGGER: Final = Record("trigger", {
-    "type": Field(OneOf(("prometheus", "cpu", "memory")), "Type of the trigger.", required=True),
-    "name": Field(String(), "Name of the trigger."),
-    "metricType": Field(OneOf(("Utilization", "AverageValue", "Value")), "Metric type."),
-    "metadata": Field(MapOf(String()), "serverAddress, query and threshold, or value.", required=True),
-    "authenticationRef": Field(
-        Record("authenticationRef", {"name": Field(String()), "kind": Field(String())}), "Credentials."
-    ),
-})  # fmt: skip
-_SCALING: Final = Record("scaling", {
-    "minReplicas": Field(Integer(1), "Minimum number of replicas."),
-    "maxReplicas": Field(Integer(1), "Maximum number of replicas.", required=True),
-    "wva": Field(Anything(), "No effect."),
-    "keda": Field(Record("keda", {
-        "triggers": Field(ListOf(_TRIGGER), "Metrics of the autoscaler."),
-        **{name: Field(Anything(), "No effect.") for name in _KEDA_ONLY},
-    }), "Autoscaling with KEDA triggers."),
-})  # fmt: skip
-_SIZES: Final = Record("parallelism", {
-    **{name: Field(Integer(1), f"vLLM's {flag}.") for name, flag in _PARALLELISM.items()},
-    "expert": Field(Boolean(), "vLLM's --enable-expert-parallel."),
-})  # fmt: skip
-_ROLLOUT: Final = Record("rolloutStrategy", {
-    "maxUnavailable": Field(IntOrString(), "Maximum unavailable replicas during an update."),
-    "maxSurge": Field(IntOrString(), "Maximum additional replicas during an update."),
-})  # fmt: skip
-_MODEL: Final = Record("model", {
-    "uri": Field(String(r"\S+", "a URI such as hf://org/model, s3://bucket/path or pvc://claim/path"),
-                 "URI of the model.", required=True),
-    "name": Field(String(r".+", "a name"), "Model name in requests; default: the service's name."),
-    "criticality": Field(Anything(), "No effect."),
-    "lora": Field(Anything(), "Not supported."),
-    "confidential": Field(Anything(), "Not supported."),
-})  # fmt: skip
-_ROUTER: Final = Record("router", {
-    "route": Field(Record("route", {
-        "http": Field(Record("http", {"refs": Field(Anything()), "spec": Field(Anything())})),
-        "group": Field(Anything()), "weight": Field(Anything()),
-    }), "Expose the service outside of the cluster."),
-    "gateway": Field(Record("gateway", {"refs": Field(Anything())}), "The platform's gateway is used."),
-    "ingress": Field(Anything(), "Not supported."),
-    "scheduler": Field(Record("scheduler", {
-        "replicas": Field(Integer(1), "Replicas of the router."),
-        "labels": Field(LABELS, "Labels of the router's pods."),
-        "annotations": Field(ANNOTATIONS, "Annotations of the router's pods."),
-        **{name: Field(Anything(), "No effect.") for name in ("pool", "config", "template", "tokenizer")},
-    }), "Route requests by cached prompt prefixes."),
-})  # fmt: skip
-
-
-@cache
-def _workload(name: str) -> Record:
-    return Record(name, {
-        "replicas": Field(Integer(1), "Number of replicas."),
-        "scaling": Field(_SCALING, "Bounds of autoscaling, in place of replicas."),
-        "parallelism": Field(_SIZES, "Parallelism over GPUs and nodes."),
-        "labels": Field(LABELS, "Labels of the pods."),
-        "annotations": Field(ANNOTATIONS, "Annotations of the pods."),
-        "template": Field(pod_fields.core("PodSpec"), f"The pod; its container {MAIN} is the engine."),
-        "worker": Field(pod_fields.core("PodSpec"), "The other pods of an engine on several nodes."),
-        "rolloutStrategy": Field(_ROLLOUT, "How a Deployment replaces pods."),
-        "kvCacheOffloading": Field(Anything(), "No effect."),
-    })  # fmt: skip
-
-
-@cache
-def _spec(name: str) -> Record:
-    return Record(name, {
-        "model": Field(_MODEL, "The model.", required=True),
-        **_workload("WorkloadSpec").fields,
-        "prefill": Field(RecordRef("WorkloadSpec", _workload), "Separate prefill workload."),
-        "router": Field(_ROUTER, "How requests reach the service."),
-        "storageInitializer": Field(Record("storageInitializer", {"enabled": Field(Boolean())})),
-        "tracing": Field(Anything(), "No effect."),
-        "baseRefs": Field(ListOf(Record("baseRef", {"name": Field(String())})), f"Each {CONFIG} that it extends."),
-    })  # fmt: skip
-
-
-@cache
-def llm_inference_service() -> Record:
-    fields = document(VERSIONS[0], RecordRef(f"{KIND}Spec", _spec)).fields
-    own = {name: Field(OneOf(known), fields[name].description, required=True)
-           for name, known in (("apiVersion", VERSIONS), ("kind", (KIND,)))}  # fmt: skip
-    return Record(KIND, {**fields, **own}, "One large language model.")
-
 
 def merge_bases(node: Node, configs: Mapping[str, Node], problems: Problems) -> None:
     """Lay a document over the configs of its `baseRefs`, in place; the last one wins, and the document over all."""
@@ -205,7 +101,7 @@ def _merged(base: Node, over: Node) -> Node:
 
 def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
     """Return the service as far as it is valid; add its problems."""
-    value = read(node, llm_inference_service(), problems) or {}
+    value = read(node, LLM.record(KIND), problems) or {}
     metadata, spec = value.get("metadata", {}), value.get("spec", {})
     workloads: dict[Role, str] = {"engine": "spec"}
     if "prefill" in spec:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
-from pilotlight.spec import annotation_checks, kserve, kserve_fields, llm_inference_service, ome, ome_fields
+from pilotlight.spec import annotation_checks, kserve, llm_inference_service, ome
 from pilotlight.spec.annotation_checks import check_annotations
 from pilotlight.spec.example_request import inline_examples
 from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
@@ -23,8 +23,8 @@ from pilotlight.spec.yaml_nodes import Node, parse
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 _LLM, _GRAPH = llm_inference_service.KIND, inference_graph.KIND
 _READERS: Final = {
-    ("InferenceService", ome_fields.GROUP): ome.read_service,
-    ("InferenceService", kserve_fields.GROUP): kserve.read_service,
+    ("InferenceService", ome.GROUP): ome.read_service,
+    ("InferenceService", kserve.GROUP): kserve.read_service,
     **dict.fromkeys(
         ((_LLM, version) for version in llm_inference_service.VERSIONS), llm_inference_service.read_service
     ),

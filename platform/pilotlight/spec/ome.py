@@ -6,7 +6,7 @@ Fills in what OME's documents leave open: kinds of references, a component's `re
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pilotlight.spec.component_fields import (
     DocumentContext,
@@ -14,24 +14,25 @@ from pilotlight.spec.component_fields import (
     check_component,
     check_name,
     component,
-    container_record,
     pod_of,
     resolve_uri,
 )
 from pilotlight.spec.example_request import MODEL_FIELDS
+from pilotlight.spec.field_tables import OME
 from pilotlight.spec.field_types import read, source_locations
-from pilotlight.spec.ome_fields import WEIGHTS, inference_service
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Component, KedaConfig, ModelSpec, NodeGroup, Reference, Role, Service
 from pilotlight.spec.yaml_nodes import Node
 
 Json = Any
+GROUP: Final = "ome.io/v1beta1"
+WEIGHTS: Final = "FineTunedWeight"
 _ROLES: tuple[Role, ...] = ("engine", "decoder", "router")
 
 
 def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
     """Return the service as far as it is valid; add its problems."""
-    value = read(node, inference_service(), problems) or {}
+    value = read(node, OME.record("InferenceService"), problems) or {}
     context = DocumentContext(problems, _locations(node))
     metadata, spec = value.get("metadata", {}), value.get("spec", {})
     check_name(metadata, context)
@@ -124,7 +125,7 @@ def _group(value: Mapping[str, Json] | None, path: str, context: DocumentContext
 def _engine_from_predictor(value: Mapping[str, Json], context: DocumentContext) -> Component:
     """Read the deprecated predictor as an engine; its container overrides become the runner."""
     model = value.get("model", {})
-    runner = {name: entry for name, entry in model.items() if name in container_record("Runner").fields}
+    runner = {name: entry for name, entry in model.items() if name in OME.record("Runner").fields}
     engine = _component("engine", {**({"runner": runner} if runner else {}), **value}, "spec.predictor", context)
     if "storageUri" not in model:
         return engine

@@ -1,10 +1,13 @@
 """Kubernetes' records (PodSpec, Container, Probe, …) as types, for the pod fields that are passed through.
 
 Read from data/core_fields.json, which schemas/generate_pod_fields.py writes; a record is built on first use.
+
+A type is written as text: `string`, `bool`, `int`, `int 1..65535`, `number`, `quantity`, `duration`, `int-or-string`,
+`any`, `A|B` for a choice, `=A` for the only one, `[T]` for a list, `{T}` for a map; any other word names a record.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final, cast
@@ -12,6 +15,7 @@ from typing import Final, cast
 from pilotlight.spec.field_types import (
     Anything,
     Boolean,
+    Duration,
     Field,
     Integer,
     IntOrString,
@@ -29,6 +33,7 @@ from pilotlight.spec.field_types import (
 _SIMPLE: Final[dict[str, Type]] = {
     "any": Anything(),
     "bool": Boolean(),
+    "duration": Duration(),
     "int": Integer(),
     "int-or-string": IntOrString(),
     "number": Number(),
@@ -46,7 +51,9 @@ def _records() -> dict[str, dict[str, str]]:
 @cache
 def record(name: str) -> Record:
     """Return a Kubernetes record by name."""
-    fields = {key.rstrip("!"): Field(_type(text), required=key.endswith("!")) for key, text in _records()[name].items()}
+    fields = {
+        key.rstrip("!"): Field(parse_type(text), required=key.endswith("!")) for key, text in _records()[name].items()
+    }
     return Record(name, fields)
 
 
@@ -55,25 +62,19 @@ def core(name: str) -> RecordRef:
     return RecordRef(name, record)
 
 
-def fields(name: str, *, optional: Collection[str] = (), without: Collection[str] = ()) -> dict[str, Field]:
-    """Return a record's fields for inlining: a component *is* a pod spec with more fields."""
-    return {
-        key: Field(known.type, required=known.required and key not in optional)
-        for key, known in record(name).fields.items()
-        if key not in without
-    }
-
-
-def _type(text: str) -> Type:
+def parse_type(text: str, named: Callable[[str], Type] = core) -> Type:
+    """Return the type of a text; `named` returns that of a record's name."""
     if text in _SIMPLE:
         return _SIMPLE[text]
     if text[0] == "[":
-        return ListOf(_type(text[1:-1]))
+        return ListOf(parse_type(text[1:-1], named))
     if text[0] == "{":
-        return MapOf(_type(text[1:-1]))
+        return MapOf(parse_type(text[1:-1], named))
+    if text[0] == "=":
+        return OneOf((text[1:],))
     if "|" in text:
         return OneOf(tuple(text.split("|")))
     if text.startswith("int "):
         low, _, high = text[4:].partition("..")
         return Integer(int(low), int(high) if high else None)
-    return core(text)
+    return named(text)

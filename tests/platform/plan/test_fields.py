@@ -10,7 +10,7 @@ from pilotlight import __version__
 from pilotlight.k8s.knative_features import KNATIVE_POD_FIELDS, POD_FLAGS
 from pilotlight.plan.support import field_support
 from pilotlight.plan.types import Capabilities, Current, Mode, Plan
-from pilotlight.spec import kserve_fields, ome_fields
+from pilotlight.spec.field_tables import KSERVE, OME
 from pilotlight.spec.service import KedaConfig, ModelSpec, NodeGroup, ScalingMetric, Service
 
 NAMES: dict[Mode, str] = {
@@ -185,8 +185,8 @@ def test_every_field_does_in_every_mode_what_the_table_says(row: FieldRow, mode:
 
 def test_every_field_that_a_component_can_have_is_on_the_page() -> None:
     """In the table; what has no mode to depend on is explained below it."""
-    records = [ome_fields.record(name) for name in ("EngineSpec", "DecoderSpec", "RouterSpec")]
-    records += [kserve_fields.record(name) for name in ("PredictorSpec", "TransformerSpec", "ExplainerSpec")]
+    records = [OME.record(name) for name in ("EngineSpec", "DecoderSpec", "RouterSpec")]
+    records += [KSERVE.record(name) for name in ("PredictorSpec", "TransformerSpec", "ExplainerSpec")]
     fields = {name for record in records for name in record.fields}
     assert not sorted(name for name in fields if f"`{name}`" not in PAGE and f"`{name}." not in PAGE)
 

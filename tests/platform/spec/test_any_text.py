@@ -7,10 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pilotlight.spec.field_tables import KSERVE, OME, FieldTable
 from pilotlight.spec.field_types import Field, ListOf, MapOf, OneOf, Record, RecordRef, Type
-from pilotlight.spec.kserve_fields import inference_service as kserve
 from pilotlight.spec.load_documents import load
-from pilotlight.spec.ome_fields import inference_service as ome
 
 HEADS = (
     "apiVersion: ome.io/v1beta1\nkind: InferenceService\n",
@@ -73,11 +72,12 @@ def field_values(field: Field, depth: int) -> st.SearchStrategy[Any]:
     return st.one_of(values(field.type, depth), values(field.type, depth), values(field.type, depth), NOISE)
 
 
-@given(st.data(), st.sampled_from([ome, kserve]))
+@given(st.data(), st.sampled_from([OME, KSERVE]))
 @settings(max_examples=200, deadline=None)
-def test_any_document_that_nearly_fits(data: st.DataObject, record: Any) -> None:
-    version = record().fields["apiVersion"].type.values[0]
+def test_any_document_that_nearly_fits(data: st.DataObject, table: FieldTable) -> None:
+    fields: Any = table.record("InferenceService").fields
+    version = fields["apiVersion"].type.values[0]
     document: dict[str, Any] = {"apiVersion": version, "kind": "InferenceService"}
-    document["metadata"] = data.draw(st.just({"name": "a"}) | values(record().fields["metadata"].type, 0))
-    document["spec"] = data.draw(values(record().fields["spec"].type, 0) | NOISE)
+    document["metadata"] = data.draw(st.just({"name": "a"}) | values(fields["metadata"].type, 0))
+    document["spec"] = data.draw(values(fields["spec"].type, 0) | NOISE)
     check(json.dumps(document))

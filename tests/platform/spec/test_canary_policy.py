@@ -8,12 +8,12 @@ from schemas import json_schema
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s.names import ANNOTATION_CANARY
-from pilotlight.spec import kserve_fields, ome_fields
-from pilotlight.spec.annotation_checks import POLICY
+from pilotlight.spec import field_tables as tables
 from pilotlight.spec.canary_policy import KEYS, parse_policy, policy_from_annotations
 from pilotlight.spec.field_types import OneOf
 from pilotlight.spec.load_documents import LoadedDocuments, load
 
+FIELDS = tables.COMPONENTS.record("canary").fields
 OME = """\
 apiVersion: ome.io/v1beta1
 kind: InferenceService
@@ -133,9 +133,9 @@ def test_annotations_that_are_no_map_are_told_once() -> None:
     assert "metadata.annotations: is a list, must be a map" in problem
 
 
-@pytest.mark.parametrize("key", [key for key, field in POLICY.fields.items() if isinstance(field.type, OneOf)])
+@pytest.mark.parametrize("key", [key for key, field in FIELDS.items() if isinstance(field.type, OneOf)])
 def test_editors_offer_what_can_be_read(key: str) -> None:
-    kind = POLICY.fields[key].type
+    kind = FIELDS[key].type
     assert isinstance(kind, OneOf)
     for value in kind.values:
         assert parse_policy({key: value, "check": "p99_ms<3"})
@@ -144,8 +144,10 @@ def test_editors_offer_what_can_be_read(key: str) -> None:
 
 
 def test_editors_know_every_key() -> None:
-    assert set(POLICY.fields) == {*KEYS, "manual"}
-    for record in (ome_fields.inference_service(), kserve_fields.inference_service()):
-        schema = json_schema.schema(record)["$defs"]["InferenceServiceSpec"]["properties"]["canary"]
+    assert set(FIELDS) == {*KEYS, "manual"}
+    for table in (tables.OME, tables.KSERVE):
+        schema = json_schema.schema(table.record("InferenceService"))["$defs"]["InferenceServiceSpec"]["properties"][
+            "canary"
+        ]
         maps = schema.get("anyOf", [schema])
         assert set(maps[-1]["properties"]) == {*KEYS, "manual"}

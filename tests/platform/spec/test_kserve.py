@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pilotlight.spec.kserve_fields import FRAMEWORKS
+from pilotlight.spec.kserve import FRAMEWORKS
 from pilotlight.spec.load_documents import load
 from pilotlight.spec.problems import Problem
 from pilotlight.spec.service import Component, ModelSpec, ScalingMetric, Service

@@ -1,40 +1,21 @@
-"""Fields and reader of KServe's InferenceGraph into the internal model: a service with a router alone.
+"""Reader of KServe's InferenceGraph into the internal model: a service with a router alone.
 
 The router is our gateway, which executes the graph (gateway/engine_router/graph.py).
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, Final
 
-from pilotlight.spec import pod_fields
 from pilotlight.spec.component_fields import (
-    EXTENSION,
-    NAME,
     DocumentContext,
     annotations_of,
     check_component,
     check_name,
     component,
-    document,
-    inline_pod_fields,
 )
-from pilotlight.spec.field_types import (
-    Boolean,
-    Field,
-    Integer,
-    ListOf,
-    MapOf,
-    OneOf,
-    Record,
-    RecordRef,
-    String,
-    child_path,
-    read,
-    source_locations,
-    suggestion,
-)
+from pilotlight.spec.field_tables import GRAPH
+from pilotlight.spec.field_types import child_path, read, source_locations, suggestion
 from pilotlight.spec.inference_graph.condition import MAX_LENGTH, SYNTAX, parse
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import Service
@@ -49,57 +30,16 @@ MAX_NODES: Final = 100
 MAX_BYTES: Final = 100_000  # as JSON: the router has it in one variable, of which Linux allows 128 KiB
 MAX_CALLS: Final = 1000  # for one request: nodes that share nodes multiply
 _TARGETS: Final = ("nodeName", "serviceName", "serviceUrl")
-_POD: Final = ("affinity", "tolerations", "nodeSelector", "nodeName", "serviceAccountName")
-_SCALING: Final = ("minReplicas", "maxReplicas", "scaleTarget", "scaleMetric")
 # The router types in which a field has an effect.
 _EFFECTIVE: Final = {
     "weight": ("Splitter",), "condition": ("Switch", "Sequence"), "data": ("Sequence",),
     "mapPredictionsToInstances": ("Sequence",),
 }  # fmt: skip
-_STEP: Final = Record("InferenceStep", {
-    "name": Field(String(), "Name of the step within its node; the key of its part in the response of an Ensemble."),
-    "nodeName": Field(String(), "Node that executes the step."),
-    "serviceName": Field(NAME, "InferenceService in the same namespace that executes the step."),
-    "serviceUrl": Field(String(r"https?://[^\s/?#@\\]+(?:[/?#]\S*)?",
-                               "a URL without credentials such as http://iris.demo.example.com/v1/models/iris:predict"),
-                        "URL that executes the step, called unchanged."),
-    "data": Field(OneOf(("$request", "$response")), "Input of the step: the request, or the previous response."),
-    "mapPredictionsToInstances": Field(Boolean(), "Send the predictions of the step before as instances."),
-    "weight": Field(Integer(0, 100), "Traffic percentage in a Splitter."),
-    "condition": Field(String(), f"Condition of the step: {SYNTAX}."),
-    "dependency": Field(OneOf(("Soft", "Hard")), "Hard: the response of a failed step is the node's response."),
-})  # fmt: skip
-_NODE: Final = Record("InferenceRouter", {
-    "routerType": Field(OneOf(("Sequence", "Splitter", "Switch", "Ensemble")), "How steps are chosen.", required=True),
-    "steps": Field(ListOf(_STEP), "The steps, in order.", required=True),
-}, hints={"routes": "its name is steps"})  # fmt: skip
-_TIMEOUTS: Final = Record("routerTimeouts", {
-    "serviceClient": Field(Integer(1, 3600), "Timeout of one step, in seconds."),
-    **{name: Field(Integer(0), "No effect.") for name in ("serverRead", "serverWrite", "serverIdle")},
-})  # fmt: skip
-
-
-@cache
-def _spec(name: str) -> Record:
-    return Record(name, {
-        "nodes": Field(MapOf(_NODE), "Nodes by name; a request starts at `root`.", required=True),
-        "resources": Field(pod_fields.core("ResourceRequirements"), "Resources of the router."),
-        "timeout": Field(Integer(1, 3600), "Timeout of a request over all steps, in seconds."),
-        "routerTimeouts": Field(_TIMEOUTS, "Other time limits."),
-        **{each: EXTENSION[each] for each in _SCALING},
-        **{each: inline_pod_fields()[each] for each in _POD},
-    })  # fmt: skip
-
-
-def inference_graph() -> Record:
-    fields = document(VERSION, RecordRef(f"{KIND}Spec", _spec)).fields
-    kind = Field(OneOf((KIND,)), fields["kind"].description, required=True)
-    return Record(KIND, {**fields, "kind": kind}, "Several services behind one address.")
 
 
 def read_service(node: Node, problems: Problems, namespace: str = "default") -> Service:
     """Return the service as far as it is valid; add its problems."""
-    value = read(node, inference_graph(), problems) or {}
+    value = read(node, GRAPH.record(KIND), problems) or {}
     metadata, spec = value.get("metadata", {}), value.get("spec", {})
     context = DocumentContext(problems, source_locations(node))
     check_name(metadata, context)

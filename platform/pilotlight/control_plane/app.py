@@ -59,11 +59,7 @@ AREAS: Final[tuple[Area, ...]] = (
 )
 # A standalone API can neither shut down or check its target, set secrets nor list the scrape addresses of its replicas,
 # and it records no history.
-TARGET_AREAS: Final = (
-    HEALTH,
-    METRICS,
-    Area("services", require_admin, SERVICE_ROUTES),
-)
+TARGET_AREAS: Final = (HEALTH, METRICS, Area("services", require_admin, SERVICE_ROUTES))
 
 
 def make_app(

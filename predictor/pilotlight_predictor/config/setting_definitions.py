@@ -89,10 +89,7 @@ class ServerSettings(SettingsGroup):
         30.0, SECONDS, "--exit-timeout-secs --exit-timeout-s", "How long requests in flight may take to finish at exit."
     )
     http_max_input_size: int = setting(
-        64 * MIB,
-        BYTES,
-        "--http-max-input-size",
-        "Maximum HTTP body or gRPC message, also uncompressed.",
+        64 * MIB, BYTES, "--http-max-input-size", "Maximum HTTP body or gRPC message, also uncompressed."
     )
     max_bytes_in_flight: int = setting(
         1024 * MIB, BYTES, "--max-bytes-in-flight",
@@ -128,10 +125,7 @@ class ServerSettings(SettingsGroup):
     )
     tls_key: str = setting("", TEXT, "--tls-key", "PEM file with its key; empty: the certificate's file has it.")
     tls_client_ca: str = setting(
-        "",
-        TEXT,
-        "--tls-client-ca",
-        "PEM file with authorities; clients need a certificate of theirs.",
+        "", TEXT, "--tls-client-ca", "PEM file with authorities; clients need a certificate of theirs."
     )
     access_file: str = setting(
         "", TEXT, "--access-file",
@@ -208,11 +202,7 @@ class ModelSettings(SettingsGroup):
         "TensorRT plans. false: only ONNX models and models in Hugging Face's layout.",
     )  # fmt: skip
     cache_dir: str = setting(
-        "",
-        TEXT,
-        "--cache-dir",
-        "Cache of downloaded models; empty: the user's cache.",
-        env=contract.ENV_CACHE_DIR,
+        "", TEXT, "--cache-dir", "Cache of downloaded models; empty: the user's cache.", env=contract.ENV_CACHE_DIR
     )
     pins: Mapping[str, Any] = setting(
         {}, value_types.PINS, "--model-pins",
@@ -289,10 +279,7 @@ class RateLimitSettings(SettingsGroup):
         1000, count(1), "--rate-limit-per-minute", "Maximum requests per client and minute."
     )
     messages_per_second: int = setting(
-        100,
-        count(1),
-        "--rate-limit-messages-per-second",
-        "Maximum messages/s per /predict/stream WebSocket.",
+        100, count(1), "--rate-limit-messages-per-second", "Maximum messages/s per /predict/stream WebSocket."
     )
 
 

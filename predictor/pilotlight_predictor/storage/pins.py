@@ -14,14 +14,7 @@ from typing import Any
 
 from pilotlight.contract import ENV_MODEL_PINS
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
-from pilotlight_predictor.storage.cache import (
-    UNVERSIONED,
-    cache_key,
-    cached,
-    pinned_revision,
-    revision_of,
-    short_hash,
-)
+from pilotlight_predictor.storage.cache import UNVERSIONED, cache_key, cached, pinned_revision, revision_of, short_hash
 from pilotlight_predictor.storage.store_interface import Contents, Pin, total_size
 from pilotlight_predictor.storage.uri import OCI, Location, at_commit, parse, redact, safe_relative
 

@@ -18,13 +18,7 @@ from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.client_connection import INTERIM_RESPONSE
 from pilotlight.gateway.proxy.prepare_request import with_headers
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
-from pilotlight.gateway.proxy.responses import (
-    BODY_TIMEOUT,
-    CONNECTION_LOST,
-    TIMED_OUT,
-    ErrorResponse,
-    RequestRejected,
-)
+from pilotlight.gateway.proxy.responses import BODY_TIMEOUT, CONNECTION_LOST, TIMED_OUT, ErrorResponse, RequestRejected
 from pilotlight.gateway.proxy.upstream import CONNECT_S
 from pilotlight.gateway.routing_table import Replica
 from pilotlight.wire.http1_strict_parser import CHUNKED, unchunked

@@ -7,13 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pilotlight.spec.component_fields import (
-    DocumentContext,
-    annotations_of,
-    check_component,
-    check_name,
-    component,
-)
+from pilotlight.spec.component_fields import DocumentContext, annotations_of, check_component, check_name, component
 from pilotlight.spec.field_tables import GRAPH
 from pilotlight.spec.field_types import child_path, read, source_locations, suggestion
 from pilotlight.spec.inference_graph.condition import MAX_LENGTH, SYNTAX, parse

@@ -242,10 +242,7 @@ class Embedding(TextPipeline):
         vectors = pool(states, mask.to(states.device), self._pooling)
         if self._normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        return {
-            "embedding": Tensor("FP32", vectors.cpu().numpy()),
-            "prompt_tokens": token_counts(encoded),
-        }
+        return {"embedding": Tensor("FP32", vectors.cpu().numpy()), "prompt_tokens": token_counts(encoded)}
 
 
 class TextToText(TextPipeline):

@@ -73,11 +73,7 @@ class Handler(web.RequestHandler):
             self.force_close()
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         headers = {"Content-Type": JSON, "Server": SERVER}
         if status == 500:

@@ -19,11 +19,7 @@ from pilotlight_predictor.frontends.http.router import ErrorBody, error_response
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import LONG
 from pilotlight_predictor.protocols.openai.request import TextRequest
-from pilotlight_predictor.protocols.openai.response import (
-    ChoiceDelta,
-    Usage,
-    choice_deltas,
-)
+from pilotlight_predictor.protocols.openai.response import ChoiceDelta, Usage, choice_deltas
 from pilotlight_predictor.protocols.run_inference import is_long, off_loop
 from pilotlight_predictor.scheduling.streaming import ResponseReader
 from pilotlight_predictor.server.handler_context import Server

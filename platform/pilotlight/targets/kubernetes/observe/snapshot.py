@@ -11,12 +11,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes import kinds, releases
 from pilotlight.targets.kubernetes.client import Cluster
-from pilotlight.targets.kubernetes.observe.diagnosis import (
-    Evidence,
-    explaining_container,
-    is_ready,
-    without_lost_log,
-)
+from pilotlight.targets.kubernetes.observe.diagnosis import Evidence, explaining_container, is_ready, without_lost_log
 from pilotlight.targets.kubernetes.preflight import has_autoscaler
 from pilotlight.targets.target import Key
 

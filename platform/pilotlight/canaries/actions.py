@@ -88,7 +88,6 @@ def apply_action(canary: Canary, action: Action, at: str) -> Canary:
 
 
 def _is_fulfilled(canary: Canary) -> bool:
-    """Whether the state already is what the command requests."""
     if canary.command in PROMOTE_COMMANDS:
         return canary.weight >= 100
     return canary.command == ("pause" if canary.phase == "Paused" else "resume")

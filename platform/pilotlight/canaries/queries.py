@@ -92,7 +92,6 @@ def metric_scopes(
 
 
 def within_last(scope: MetricScope, seconds: float) -> MetricScope:
-    """Return the scope limited to the last seconds."""
     return scope._replace(window_s=min(seconds, MAX_WINDOW_S), observed_s=min(seconds, MAX_WINDOW_S))
 
 
@@ -150,7 +149,6 @@ def read_answers(
 
 
 def single_value(answer: QueryAnswer, name: str) -> float | Missing:
-    """Return the value of a PromQL check."""
     if isinstance(answer, Missing):
         return answer
     if len(answer) > 1:

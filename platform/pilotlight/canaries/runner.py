@@ -118,7 +118,6 @@ class CanaryRunner:
                 self._target.save_canary(key, stored_history.encode_history(released), stored.version)
 
     def tick_interval_s(self, canary: Canary) -> float:
-        """Return the seconds until the next tick."""
         return min(canary.policy.interval_s, NOT_READY_INTERVAL_S) if not canary.weight else canary.policy.interval_s
 
     def _elapsed(self, key: Key, canary: Canary) -> float:

@@ -66,7 +66,6 @@ def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "
 
 
 def _has_known_version(node: Node, problems: Problems) -> bool:
-    """Check that the API version has the kind."""
     kind, version = node.text("kind"), node.text("apiVersion")
     known = tuple(RUNTIME_VERSIONS) if kind in RUNTIME_KINDS else (OME_VERSION,)
     known = (KSERVE_VERSION,) if kind in CACHE_KINDS else known

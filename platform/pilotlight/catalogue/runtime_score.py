@@ -252,7 +252,6 @@ def _score(runtime: Runtime, entry: SupportedFormat | None) -> int:
 def objections(
     entry: SupportedFormat | None, runtime: Runtime, service: Service, component: Component, model: BaseModel | None
 ) -> Iterable[Objection]:
-    """Yield every reason against a runtime."""
     if model is not None:
         path = reference_path(service)
         if entry is None:

@@ -107,7 +107,6 @@ def catalogue_changed(release: Release, current: Iterable[Mapping[str, Json]]) -
 
 
 def stored_catalogue(release: Release) -> list[Mapping[str, Json]]:
-    """Return the catalogue documents of a release."""
     documents, _ = read_release(release)
     return [node.plain() for node in documents.catalogue_nodes]
 
@@ -121,7 +120,6 @@ def identity(document: Mapping[str, Json], namespace: str) -> tuple[str, str, st
 
 
 def failure(error: PlatformError) -> Condition:
-    """Return the condition that reports an error."""
     reason, message = "ReconcileFailed", str(error)
     if isinstance(error, InvalidDocument):
         problems = [str(each) for each in error.problems if each.severity == "error"]

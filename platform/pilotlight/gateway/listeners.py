@@ -203,7 +203,6 @@ class Listeners:
             self._retrying = asyncio.create_task(self._retry(texts))
 
     def update(self, table: Table) -> None:
-        """Update the routes of dedicated ports."""
         self._routes = {
             port: (route.namespace, route.name)
             for route in table.routes

@@ -32,7 +32,6 @@ class Panel(Struct, frozen=True):
 
 
 def dashboard_files(names: tuple[str, ...] = DASHBOARDS) -> dict[str, str]:
-    """Return the text of dashboards by file name."""
     folder = jinja_templates.folder(FOLDER) / "dashboards"
     return {file: (folder / file).read_text() for file in (f"pilotlight-{name}.json" for name in names)}
 

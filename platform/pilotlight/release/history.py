@@ -30,7 +30,6 @@ def releases(target: "Target", key: "Key") -> "Sequence[Release]":
 
 
 def revisions(release: "Release") -> set[str]:
-    """Return the names of the revisions in the release's manifests."""
     names = set()
     for manifest in release.manifests:
         template = (manifest.get("spec") or {}).get("template") or {}

@@ -65,7 +65,6 @@ CHART_MODES: Final = frozenset({"serverless", "raw", "stateful"})
 
 
 def render(plan: Plan) -> list[Manifest]:
-    """Return all objects of the service."""
     return in_apply_order(objects_of(template_values(plan)))
 
 

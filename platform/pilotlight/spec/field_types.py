@@ -76,7 +76,6 @@ def read(node: Node, type: Type, problems: Problems, path: str = "") -> Json:  #
 
 
 def display(value: Json) -> str:
-    """Format a value for a message."""
     if isinstance(value, dict | list):
         return "a map" if isinstance(value, dict) else "a list"
     if isinstance(value, str):

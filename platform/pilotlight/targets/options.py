@@ -60,7 +60,6 @@ def _argument(name: str, flag: str) -> str:
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, str]:
-    """Return the options of NAME=VALUE arguments."""
     options = dict(pair.partition("=")[::2] for pair in pairs)
     if wrong := [pair for pair in pairs if not pair.partition("=")[2]]:
         raise UsageError(f"--target-option {wrong[0]} must be NAME=VALUE")

@@ -89,7 +89,6 @@ class Tunnels:
         return self._folder / f"{job_id}.json"
 
     def _log(self, job_id: str) -> Path:
-        """Return the path of ssh's log."""
         return self._folder / f"{job_id}.log"
 
     def _read(self, job_id: str) -> tuple[Identity, Tunnel] | None:

@@ -49,7 +49,6 @@ class Rate:
 
     @property
     def capacity(self) -> float:
-        """Tokens of a full bucket."""
         return float(self.burst or self.requests)
 
     @property

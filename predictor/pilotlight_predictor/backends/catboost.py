@@ -11,7 +11,6 @@ CLASSIFIERS: Final = frozenset({"Logloss", "CrossEntropy", "MultiClass", "MultiC
 
 
 def prepare() -> None:
-    """Import catboost, during a download."""
     import_library("catboost", "CatBoost models", "catboost")
 
 

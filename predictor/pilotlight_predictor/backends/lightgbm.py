@@ -66,7 +66,6 @@ class Booster:
 
 
 def prepare() -> None:
-    """Open lib_lightgbm, during a download."""
     _open(1)
 
 

@@ -64,7 +64,6 @@ class OnnxInstance(TensorInstance):
 
 
 def prepare() -> None:
-    """Import onnxruntime, during a download."""
     _import()
 
 

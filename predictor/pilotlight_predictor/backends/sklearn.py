@@ -28,7 +28,6 @@ LIBRARIES: Final = frozenset({"sklearn", "xgboost", "lightgbm", "catboost"})  # 
 
 
 def prepare() -> None:
-    """Import scikit-learn, during a download."""
     _import(1)
 
 

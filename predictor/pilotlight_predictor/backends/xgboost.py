@@ -81,7 +81,6 @@ class Booster:
 
 
 def prepare() -> None:
-    """Open libxgboost, during a download."""
     _open(1)
 
 

@@ -108,7 +108,6 @@ def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
 
 
 def _warnings(settings: Settings) -> Iterator[str]:
-    """Yield warnings about settings that may surprise."""
     server = settings.server
     if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
         yield (

@@ -73,7 +73,6 @@ def _merge_blocks(batch: Sequence[InferRequest]) -> Array | None:
 
 
 def join(parts: Sequence[Outputs]) -> Outputs:
-    """Concatenate the rows of all parts."""
     if len(parts) == 1:
         return parts[0]
     return {

@@ -119,7 +119,6 @@ def enum_values(name: str) -> Mapping[str, int]:
 
 @cache
 def message_type(name: str) -> MessageType:
-    """Return the message with this full name."""
     rows = _decode_rows(_document().messages[name])
     oneofs = dict.fromkeys(row.oneof for row in rows.values() if row.oneof)
     choices = tuple(tuple(name for name, row in rows.items() if row.oneof == oneof) for oneof in oneofs)

@@ -13,7 +13,6 @@ _TASKS: Final[set[asyncio.Task[None]]] = set()  # the loop holds tasks only weak
 
 
 def spawn(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in the background."""
     task = asyncio.get_running_loop().create_task(work)
     _TASKS.add(task)
     task.add_done_callback(_TASKS.discard)

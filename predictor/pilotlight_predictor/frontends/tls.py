@@ -22,6 +22,5 @@ class PortTls:
         self.http, self.grpc = self._http.context, self._grpc.context
 
     async def reload_forever(self) -> None:
-        """Load the files again when they change."""
         report, warn, debug = (partial(log, "tls", level=level) for level in ("INFO", "WARNING", "DEBUG"))
         await asyncio.gather(self._http.reload_forever(report, warn), self._grpc.reload_forever(debug, debug))

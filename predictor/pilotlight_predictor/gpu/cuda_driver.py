@@ -79,7 +79,6 @@ class Context:
         self.call("cuMemcpyHtoD_v2", to, address, size)
 
     def copy_on_device(self, to: int, pointer: int, size: int) -> None:
-        """Copy within the device."""
         self.make_current()
         self.call("cuMemcpyDtoD_v2", to, pointer, size)
 
@@ -89,7 +88,6 @@ class Context:
         self.call("cuMemcpyDtoH_v2", address, pointer, size)
 
     def synchronize(self) -> None:
-        """Wait until all work on the device is done."""
         self.make_current()
         with DEVICE_SYNC_LOCK:
             self.call("cuCtxSynchronize")

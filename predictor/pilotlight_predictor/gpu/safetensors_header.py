@@ -75,7 +75,6 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def read_tensor(file: WeightsFile, info: TensorInfo) -> bytes:
-    """Read the bytes of one small tensor."""
     with file.path.open("rb") as opened:
         opened.seek(file.data_offset + info.begin)
         return opened.read(info.end - info.begin)

@@ -107,7 +107,6 @@ class Metrics:
             return self._custom
 
     def forget_custom(self, owner: object) -> None:
-        """Remove the custom metrics of an unloaded model."""
         if self._custom is not None:
             self._custom.remove_owner(owner)
 

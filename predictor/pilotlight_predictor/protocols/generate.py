@@ -74,7 +74,6 @@ def _sort_fields(
     inputs: Inputs,
     parameters: Parameters,
 ) -> None:
-    """Sort the fields into inputs and parameters."""
     for key, value in fields.items():
         if key in inputs or key in parameters:
             raise BadRequest(f"{where}{key} is set twice, in the body and in its parameters")
@@ -133,7 +132,6 @@ async def generate_stream(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 def _arguments(server: Server, request: HttpRequest) -> tuple[Any, ...]:
-    """Return the arguments of `decode_generate`."""
     version = version_of(request)
     served = server.find(request.params["model"], version)
     return served.name, version, request.body, served.inputs, served.config.max_batch_size > 0

@@ -78,7 +78,6 @@ def revision_of(contents: Contents, now_ns: int) -> str:
 
 
 def cache_key(location: Location, revision: str) -> str:
-    """Return the key of a URI and revision."""
     # With a pinned hash without the query: a signed URL has another one each time.
     text = location.text.partition("?")[0] if location.sha256 else location.text
     return f"{short_hash(text)}-{short_hash(revision)}"

@@ -49,7 +49,6 @@ def _is_file(path: Any, version: Any) -> bool:
 
 
 def read_pin(text: str, uri: str) -> Pin:
-    """Return the pin in a JSON text."""
     try:
         return parse_pin(json.loads(text), redact(uri))
     except ValueError:

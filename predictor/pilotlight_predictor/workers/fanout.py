@@ -111,7 +111,6 @@ async def _logging(channel: ParentChannel, message: Message) -> Message:
 
 
 async def _control(verb: str, outcome: str, channel: ParentChannel, message: Message) -> Message:
-    """Load or unload a model."""
     name = grpc_service.model_name(message)
     parameters = {
         key: base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -223,7 +223,6 @@ def _event(path: str, line: bytes) -> Json:
 
 
 def _page(path: str, response: Json) -> tuple[list[Json], dict[str, Json]]:
-    """Return the items and the metadata of a list."""
     match response:
         case {"metadata": dict(metadata), "items": list(items)} if all(map(_is_object, items)):
             return items, metadata
@@ -240,7 +239,6 @@ def _is_object(item: Json) -> bool:
 
 
 def api_error(path: str, status: int, body: bytes) -> ApiError:
-    """Return the error class for a status."""
     if status == 404:
         return KindNotFound(f"the cluster does not know {path}")
     if status == 410:

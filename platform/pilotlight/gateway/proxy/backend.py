@@ -220,7 +220,6 @@ class LiveBackend:
             request.assign(replica, now)
 
     def withdraw(self, request: PendingRequest) -> None:
-        """Remove a held request from the queue."""
         timer = self.waiting.pop(request, None)
         if timer is not None:
             timer.cancel()

@@ -151,7 +151,6 @@ class DataPlane:
         self._on_unreachable(Unreachable(replica.id, reason))
 
     def new_request_id(self) -> str:
-        """Return an id for a request without one."""
         return f"{self._id_prefix}-{next(self._numbers):012x}"
 
     def loads(self) -> dict[RouteKey, int]:

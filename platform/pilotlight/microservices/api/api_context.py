@@ -158,7 +158,6 @@ CONTEXT: Final[web.AppKey[ApiContext]] = web.AppKey("microservices")
 
 
 def job_path(request: web.Request) -> tuple[str, str, str]:
-    """Return org, experiment and job id of a request's path."""
     return request.match_info["org"], request.match_info["experiment"], request.match_info["job"]
 
 

@@ -41,7 +41,6 @@ def _split_labels(label: str) -> frozenset[str]:
 
 
 def predicted_labels(results: Mapping[str, Any]) -> frozenset[str]:
-    """Return the labels that the model predicted for one file."""
     if predictions := results.get("predictions"):
         first = predictions[0]
         if "detections" in first:

@@ -142,7 +142,6 @@ class MicroserviceOperations:
         registry(self.settings.environ).remove(record.id)
 
     def operations(self, job_id: str) -> tuple[str, ...]:
-        """Return the running operations of a job."""
         return (self._operations[job_id],) if job_id in self._operations else ()
 
     async def platform_status(self, record: JobRecord) -> PlatformStatus | None:

@@ -96,7 +96,6 @@ class OrgStore:
         return [job for job in jobs if job.status in statuses]
 
     def update_job(self, org: str, id: str, now: str, **changes: Any) -> JobRecord:
-        """Change fields of a record and return it."""
         with self.database.change(durable=True) as connection:
             job = replace(self.job(org, id), updated_at=now, **changes)
             connection.execute(f"UPDATE jobs SET status = ?, value = ? {_OF}", (job.status, json.encode(job), org, id))

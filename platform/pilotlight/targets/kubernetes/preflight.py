@@ -97,7 +97,6 @@ def _needed(kind: str, written: Document | None) -> Iterator[Reference]:
 
 
 def gpu_resources(spec: Document) -> set[str]:
-    """Return the GPU resources that the pod requests."""
     resources = [container.get("resources") or {} for container in spec["containers"]]
     amounts = [part.get(kind) or {} for part in resources for kind in ("limits", "requests")]
     return {name for each in amounts for name, count in each.items() if is_gpu(name) and quantity_or_zero(count) > 0}

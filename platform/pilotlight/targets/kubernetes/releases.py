@@ -30,7 +30,6 @@ def stored(cluster: Cluster, key: Key) -> list[Release]:
 
 
 def newest_object(cluster: Cluster, key: Key) -> Mapping[str, Json] | None:
-    """Return the object of the newest release."""
     listed = cluster.list(*API, key[0], kinds.selector(key[1]))
     objects = [each for each in listed if LABEL in kinds.labels(each) and is_readable(each)]
     return max(objects, key=lambda each: int(each["revision"]), default=None)

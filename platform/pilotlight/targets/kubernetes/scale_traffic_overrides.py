@@ -24,7 +24,6 @@ BOUNDS: Final = {"minReplicas": f"{KNATIVE_AUTOSCALING}min-scale", "maxReplicas"
 
 
 def apply_overrides(manifests: Sequence[Document], overrides: Overrides) -> list[dict[str, Json]]:
-    """Return all manifests with the overrides applied."""
     renamed = _new_revisions(manifests, overrides)
     revisions = {revision_of(each): str(each["metadata"]["name"]) for each in manifests if is_workload(each)}
     shares = _weights(overrides, revisions)

@@ -259,7 +259,6 @@ def _pods(cluster: Cluster, endpoint: IngressEndpoint) -> Iterator[tuple[str, st
 
 
 def ready_pods(endpoint_slice: Mapping[str, Json]) -> Sequence[str]:
-    """Return the names of the ready pods of an EndpointSlice."""
     return [
         str(each["targetRef"]["name"])
         for each in endpoint_slice.get("endpoints") or ()

@@ -76,7 +76,6 @@ def address(document: Mapping[str, Json]) -> str:
 
 
 def state_of(document: Mapping[str, Json]) -> str:
-    """Return Lepton's name of the state."""
     return str((document.get("status") or {}).get("state") or "UNK")
 
 

@@ -98,7 +98,6 @@ def _specifiers(text: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for a line of a unit."""
     escaped = _specifiers(word).replace("\\", "\\\\").replace('"', '\\"')
     return escaped if re.fullmatch(r"[\w@%+=:,./-]+", escaped, re.ASCII) else f'"{escaped}"'
 

@@ -65,7 +65,6 @@ class Queued(NamedTuple):
 
 @cache
 def _reasons() -> dict[str, str]:
-    """Return the meaning of reasons."""
     return yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=dict[str, str])
 
 

@@ -248,7 +248,6 @@ def _add_placeholder(installed: Path, packages: Path) -> None:
 
 
 def _refusal(requirements: Requirements, lines: Sequence[str]) -> RequirementsRefused:
-    """Return the refusal for what uv said."""
     said = " ".join(line.strip() for line in lines if not line.startswith(("Using", "Resolved", "warning")))
     own = [line.partition(";")[0].strip() for line in own_dependencies()]
     conflicts = [line for line in own if re.search(rf"(?<![\w-]){re.escape(line)}(?![\w.])", said)]

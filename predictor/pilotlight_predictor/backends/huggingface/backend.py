@@ -68,7 +68,6 @@ def alternative_backend(spec: LoadSpec) -> str:
 
 
 def prepare() -> None:
-    """Import the libraries, during a download."""
     with LOADING:
         import_transformers("AutoTokenizer", "AutoModel")
 

@@ -78,7 +78,6 @@ def read_settings(model: str, parameters: Mapping[str, str]) -> TaskSettings:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file of the model."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -155,7 +155,6 @@ class ModelEventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def resolve(self, value: Any) -> Any:
-        """Return the value, awaited if it is awaitable."""
         if not inspect.isawaitable(value):
             return value
 

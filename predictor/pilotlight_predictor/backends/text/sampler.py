@@ -111,7 +111,6 @@ def _masked(scores: "torch.Tensor", allowed: Array) -> "torch.Tensor":
 
 
 def sample_all(scores: "torch.Tensor", samplers: Sequence[Sampler]) -> list[SampledToken]:
-    """Sample one token per row of `scores`."""
     if all(sampler.plain for sampler in samplers):
         return [SampledToken(token) for token in scores.argmax(-1).tolist()]
     best = scores.argmax(-1).tolist() if any(sampler.plain for sampler in samplers) else []

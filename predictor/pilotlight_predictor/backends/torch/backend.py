@@ -215,7 +215,6 @@ def prefetch(spec: LoadSpec) -> "WeightTransfer | None":
 
 
 def prepare() -> None:
-    """Import torch, during a download."""
     _import()
 
 

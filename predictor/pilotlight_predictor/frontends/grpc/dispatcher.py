@@ -193,7 +193,6 @@ class GrpcDispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether any call is in flight."""
         return any(connection.has_calls for connection in self.connections)
 
     def close(self) -> None:

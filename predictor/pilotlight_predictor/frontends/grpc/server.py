@@ -38,7 +38,6 @@ class ReservedPort(NamedTuple):
     bound_socket: socket.socket
 
     def listening_socket(self) -> socket.socket:
-        """Return the socket, ready to listen."""
         if self.bound_socket.family == socket.AF_UNIX:
             return self.bound_socket
         # Connections in TIME_WAIT must not block the next server. Not set earlier: two servers could then both bind.

@@ -134,7 +134,6 @@ class TextGeneration:
         return HttpResponse(200, body)
 
     async def events(self, part: ResponsePart, opened: set[int]) -> bytes:
-        """Return the events of a part."""
         return await off_loop(self._server, is_long(part.response), lambda: self._events(part, opened))
 
     def _events(self, part: ResponsePart, opened: set[int]) -> bytes:

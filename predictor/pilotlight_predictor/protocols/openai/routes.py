@@ -52,7 +52,6 @@ CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceed
 
 
 def error_body(error: PredictorError) -> HttpResponse:
-    """Return the error object."""
     status = error.status
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "model_not_ready" if isinstance(error, Unavailable) else CODES.get(status)

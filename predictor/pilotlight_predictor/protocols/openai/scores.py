@@ -51,7 +51,6 @@ class RankingRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         raise NotImplementedError
 
     def document(self, model: str, scores: list[float], usage: Mapping[str, int]) -> Any:
-        """Return the response."""
         raise NotImplementedError
 
 

@@ -76,7 +76,6 @@ def text_capabilities(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
 
 
 def needed_outputs(outputs: Sequence[TensorSpec], text: str) -> tuple[RequestedOutput, ...]:
-    """Return the outputs that a response is made of."""
     return tuple(RequestedOutput(spec.name) for spec in outputs if spec.name == text or spec.name in TEXT_OUTPUTS)
 
 

@@ -71,7 +71,6 @@ async def _predict_long(server: Server, request: HttpRequest, error_body: ErrorB
 
 
 def plan(served: ModelVersion, predict_request: PredictRequest) -> list[PredictPart]:
-    """Return the parts of the request."""
     parts = split_request(
         predict_request, served.name, served.version, _only_input(served), served.config.max_batch_size
     )

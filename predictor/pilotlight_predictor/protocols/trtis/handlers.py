@@ -47,7 +47,6 @@ def _success_headers(server: Server) -> dict[str, str]:
 
 
 def success(server: Server) -> Values:
-    """Return the values of a RequestStatus."""
     return {"code": "SUCCESS", "server_id": server.settings.server.id, "request_id": next(_REQUESTS)}
 
 

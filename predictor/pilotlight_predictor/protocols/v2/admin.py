@@ -71,13 +71,10 @@ async def wake(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 def _index_rows(server: Server, request: HttpRequest) -> HttpResponse:
-    """Return the model's rows of the index."""
     return json_response([row for row in server.registry.index() if row["name"] == request.params["model"]])
 
 
 def _load_parameters(body: Buffer) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
-    """Return the configuration and the files of a load."""
-
     def from_base64(key: str, value: Any) -> bytes:
         try:
             return base64.b64decode(value, validate=True)

@@ -85,7 +85,6 @@ def _with_evidence(cluster: Cluster, snapshot: Snapshot) -> Snapshot:
 
 
 def _involved(event: Document) -> str | None:
-    """Return the name of the object that an event is about."""
     return (event.get("involvedObject") or {}).get("name")
 
 

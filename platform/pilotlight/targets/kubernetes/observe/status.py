@@ -55,7 +55,6 @@ def revision_rows(snapshot: Snapshot) -> list[RevisionStatus]:
 
 
 def latest_of(workload: Document) -> str:
-    """Return the revision that the workload describes."""
     created = (workload.get("status") or {}).get("latestCreatedRevisionName")
     return revision_of(workload) or str(created or "")
 

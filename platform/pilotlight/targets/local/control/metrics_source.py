@@ -53,7 +53,6 @@ class MetricsSource:
         self.canary_services: set[Key] = set()  # scraped regardless of their scaling
 
     def values(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
-        """Return the unit's metric values by name."""
         if not isinstance(unit.scaling, Hpa):
             return {}
         for metric in unit.scaling.metrics:

@@ -254,7 +254,6 @@ class ServiceRun:
         return replace(scaling, grace_s=self.zero_grace_s) if isinstance(scaling, Kpa) else scaling
 
     def override_of(self, unit: str) -> Mapping[str, Json]:
-        """Return the overrides of the unit's workload."""
         revision = self.revisions.get(unit)
         return self.overrides.get(revision.spec.workload if revision else unit) or {}
 

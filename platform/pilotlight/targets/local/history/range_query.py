@@ -65,7 +65,6 @@ def with_intervals(query: str, seconds: int, chosen: Resolution) -> str:
 def evaluate(
     query: str, intervals: Mapping[int, Samples], chosen: Resolution, window: Run, runs: Sequence[Run]
 ) -> RangeResult:
-    """Evaluate the query at every step of the window."""
     seconds = window.end - window.start
     step, text = step_of(seconds, chosen), with_intervals(query, seconds, chosen)
     times = tuple(range(window.start - window.start % step + step, window.end + 1, step))
@@ -101,7 +100,6 @@ def loaded(intervals: Mapping[int, Samples], step: int, names: set[str]) -> Eval
 
 
 def measured(series: Series, point: Point, names: Container[str]) -> Measured:
-    """Yield the samples of these metrics."""
     labels = {LABEL_NAMESPACE: series.namespace, LABEL_SERVICE: series.service, LABEL_REVISION: series.revision}
     if METRIC_REPLICAS in names:
         for state, number in (("ready", point.ready), ("starting", point.starting)):

@@ -121,8 +121,6 @@ class Recorder:
         return await self._in_thread(read)
 
     async def query(self, promql: str, seconds: int, chosen: Resolution) -> RangeResult:
-        """Evaluate a range query over all services."""
-
         def read() -> RangeResult:
             intervals, runs = self._read(chosen, window)
             return evaluate(promql, intervals, chosen, window, runs)

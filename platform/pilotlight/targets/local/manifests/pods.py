@@ -91,7 +91,6 @@ def rules_of(target: str, options: Mapping[str, str], refused: list[str]) -> Pod
 
 
 def target_of(template: Mapping[str, Json]) -> str:
-    """Return the target that runs the replicas of a pod template."""
     return str(mapping_at(template, "metadata", "annotations").get(names.ANNOTATION_TARGET) or "local")
 
 

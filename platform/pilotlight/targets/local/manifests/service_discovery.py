@@ -104,7 +104,6 @@ def check(service: ServiceSpec) -> None:
 
 
 def _internal(service: ServiceSpec) -> set[str]:
-    """Return the workloads that only other components call."""
     return {workload.name for workload in service.workloads} - dict(service.entry).keys()
 
 

@@ -83,7 +83,6 @@ def target(rules: Kpa) -> float:
 
 
 def initial_state(ready: int, now: float) -> KpaState:
-    """Return the state after a restart."""
     # As Knative: with several replicas start in panic mode, so that none is removed before a full window is known.
     return KpaState(now if ready > 1 else None, ready)
 

@@ -76,7 +76,6 @@ class Store:
         return str(rows[0][0])
 
     def services(self) -> list[StoredService]:
-        """Return all services by namespace and name."""
         return self._services("ORDER BY s.namespace, s.name", ())
 
     def _services(self, which: str, values: Sequence[str]) -> list[StoredService]:

@@ -81,12 +81,10 @@ def ports(container: ContainerSpec) -> Ports:
 
 
 def host(home: Home, replica: str) -> str:
-    """Return the host of a replica's ports."""
     return f"{SCHEME}{home.sockets / replica}"
 
 
 def address(container: ContainerSpec, home: Home, replica: str) -> ReplicaAddress:
-    """Return where the process listens."""
     if not container.host_port:
         return ReplicaAddress(host(home, replica))
     port = container.host_port
@@ -133,7 +131,6 @@ def split_flags(args: Sequence[str], flags: Collection[str]) -> tuple[tuple[str,
 def variables(
     launch: Launch, gpus: Sequence[int | str], home: Home, gateway_url: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the complete environment of the process."""
     container = launch.revision.container
     remote = {uri: pin for uri, pin in container.pins.items() if not is_local(uri)}
     cuda = visible_devices(gpus)
@@ -236,7 +233,6 @@ def fetched_folders(launch: Launch, home: Home) -> dict[str, str]:
 
 
 def inherited_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that every process inherits."""
     return {
         name: value
         for name, value in environ.items()

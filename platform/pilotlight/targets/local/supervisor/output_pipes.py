@@ -35,7 +35,6 @@ class OutputPipes:
         self._held: dict[str, int] = {}  # descriptors by log, until the writer has certainly opened the pipe
 
     def open(self, log: str) -> int:
-        """Return a descriptor for the output of a replica."""
         pipe = self._pipe(log)
         try:
             Path(log).parent.mkdir(parents=True, exist_ok=True)

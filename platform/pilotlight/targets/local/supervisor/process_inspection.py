@@ -160,7 +160,6 @@ def usage(pid: int) -> Usage:
 
 
 def process_tree(pid: int) -> Iterator[int]:
-    """Yield the process and its descendants."""
     yield pid
     with suppress(OSError):
         for thread in (_PROC / str(pid) / "task").iterdir():

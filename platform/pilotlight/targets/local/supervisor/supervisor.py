@@ -213,7 +213,6 @@ class Supervisor:
             running.unpark()
 
     def cancel_unpark(self, replica_id: str) -> None:
-        """Cancel a pending `unpark` of a parked replica."""
         running = self._find(replica_id)
         if running.record.state == "parked":
             running.queue_position = 0

@@ -88,7 +88,6 @@ class SeriesStore:
                 yield series
 
     def __len__(self) -> int:
-        """Return the number of stored samples."""
         return sum(len(series.points) for series in self._all())
 
     def _all(self) -> Iterator[Series]:

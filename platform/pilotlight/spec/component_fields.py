@@ -11,7 +11,7 @@ from typing import Any, Final
 from pilotlight.contract import RESERVED_NAMES
 from pilotlight.spec.field_tables import COMPONENTS
 from pilotlight.spec.problems import Problems, SourceLocation
-from pilotlight.spec.service import Component, Role
+from pilotlight.spec.service import Component, Group, Role, Service
 
 Json = Any
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -75,6 +75,27 @@ def check_name(metadata: Mapping[str, Json], context: DocumentContext) -> None:
     name = metadata.get("name", "")
     if name in RESERVED_NAMES:
         context.error("PL104", "metadata.name", f'is "{name}", which is a path of the gateway; choose another name')
+
+
+def service(
+    group: Group, value: Mapping[str, Json], namespace: str, components: Mapping[Role, Component],
+    context: DocumentContext, **own: Any,
+) -> Service:  # fmt: skip
+    """Build a service from the metadata of its document and `own`; `namespace` is the default."""
+    metadata = value.get("metadata", {})
+    shared: dict[str, Any] = {
+        "namespace": metadata.get("namespace", namespace),
+        "labels": metadata.get("labels", {}),
+        "annotations": annotations_of(metadata),
+    }
+    name, where = metadata.get("name", ""), context.locations
+    return Service(group, name, components=components, locations=where, document=value, **{**shared, **own})
+
+
+def alias(locations: dict[str, SourceLocation], source: str, target: str) -> None:
+    """Add the locations of the paths below `source` under `target` too, which later stages use."""
+    for path in [each for each in locations if each == source or each.startswith((f"{source}.", f"{source}["))]:
+        locations.setdefault(target + path[len(source) :], locations[path])
 
 
 def annotations_of(metadata: Mapping[str, Json]) -> dict[str, str]:

@@ -10,12 +10,13 @@ from typing import Any, Final, Literal, cast
 
 from pilotlight.spec.component_fields import (
     DocumentContext,
-    annotations_of,
+    alias,
     check_component,
     check_name,
     component,
     pod_of,
     resolve_uri,
+    service,
 )
 from pilotlight.spec.example_request import MODEL_FIELDS
 from pilotlight.spec.field_tables import KSERVE
@@ -51,30 +52,15 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         components["predictor"] = _predictor(spec["predictor"], "spec.predictor", context)
     custom: tuple[Role, ...] = ("transformer", "explainer")
     components |= {role: _custom_component(role, spec[role], context) for role in custom if role in spec}
-    return Service(
-        group="kserve",
-        name=metadata.get("name", ""),
-        namespace=metadata.get("namespace", namespace),
-        components=components,
-        canaries=_canaries(spec, context),
-        labels=metadata.get("labels", {}),
-        annotations=annotations_of(metadata),
-        locations=context.locations,
-        document=value,
-    )
+    return service("kserve", value, namespace, components, context, canaries=_canaries(spec, context))
 
 
 def _locations(node: Node) -> dict[str, SourceLocation]:
     """Return source locations, with a framework's model also under the paths of `model` that later stages use."""
     locations = source_locations(node)
     for framework in FRAMEWORKS:
-        short, long = f"spec.predictor.{framework}", "spec.predictor.model"
-        if short in locations and long not in locations:
-            locations |= {
-                f"{long}{path[len(short) :]}": location
-                for path, location in locations.items()
-                if path == short or path.startswith(f"{short}.")
-            }
+        if "spec.predictor.model" not in locations:
+            alias(locations, f"spec.predictor.{framework}", "spec.predictor.model")
     return locations
 
 

@@ -13,11 +13,13 @@ from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.names import LABEL_VISIBILITY
 from pilotlight.spec.component_fields import (
     DocumentContext,
+    alias,
     annotations_of,
     check_component,
     check_name,
     pod_of,
     resolve_uri,
+    service,
 )
 from pilotlight.spec.field_tables import LLM
 from pilotlight.spec.field_types import child_path, read, source_locations
@@ -121,17 +123,15 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         components["router"] = _router(router.get("scheduler", {}), "prefill" in spec)
     ours = is_predictor_image(str((components["engine"].runner or {}).get("image", "")))
     runtime = _OURS if ours else _DISAGGREGATED if "prefill" in spec else _VLLM
-    return Service(
-        group="ome",
-        name=metadata.get("name", ""),
-        namespace=metadata.get("namespace", namespace),
-        components=components,
+    return service(
+        "ome",
+        value,
+        namespace,
+        components,
+        context,
         runtime=Reference(runtime, "ClusterServingRuntime", "ome.io"),
         labels={**({} if "route" in router else {LABEL_VISIBILITY: "cluster-local"}), **metadata.get("labels", {})},
-        annotations=annotations_of(metadata),
-        locations=context.locations,
         written={planned: written for written, planned in reversed(_aliases(workloads))},
-        document=value,
     )
 
 
@@ -151,8 +151,7 @@ def _locations(node: Node, workloads: Mapping[Role, str]) -> dict[str, SourceLoc
     """Return source locations, also under the paths that later stages use."""
     locations = source_locations(node)
     for source, target in _aliases(workloads):
-        for path in [each for each in locations if each == source or each.startswith((f"{source}.", f"{source}["))]:
-            locations.setdefault(target + path[len(source) :], locations[path])
+        alias(locations, source, target)
     return locations
 
 

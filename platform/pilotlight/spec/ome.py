@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from pilotlight.spec.component_fields import (
     DocumentContext,
-    annotations_of,
+    alias,
     check_component,
     check_name,
     component,
     pod_of,
     resolve_uri,
+    service,
 )
 from pilotlight.spec.example_request import MODEL_FIELDS
 from pilotlight.spec.field_tables import OME
@@ -44,33 +45,25 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         own = {name: fields[name] for name in MODEL_FIELDS if name in fields}
         components["engine"] = replace(components["engine"], **own)
     runtime = spec.get("runtime", {"name": older["runtime"]} if "runtime" in older else {})
-    return Service(
-        group="ome",
-        name=metadata.get("name", ""),
-        namespace=metadata.get("namespace", namespace),
-        components=components,
+    return service(
+        "ome",
+        value,
+        namespace,
+        components,
+        context,
         model=model,
         fine_tuned_weights=weights,
         runtime=_reference(runtime, "ClusterServingRuntime"),
         keda=_keda(spec.get("kedaConfig")),
         accelerator=spec.get("acceleratorSelector"),
-        labels=metadata.get("labels", {}),
-        annotations=annotations_of(metadata),
-        locations=context.locations,
-        document=value,
     )
 
 
 def _locations(node: Node) -> dict[str, SourceLocation]:
     """Return source locations, with the deprecated predictor also under the engine's paths that later stages use."""
     locations = source_locations(node)
-    older = "spec.predictor"
     if "spec.engine" not in locations:
-        locations |= {
-            f"spec.engine{path[len(older) :]}": location
-            for path, location in locations.items()
-            if path.startswith(older)
-        }
+        alias(locations, "spec.predictor", "spec.engine")
     return locations
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pilotlight.spec.component_fields import DocumentContext, annotations_of, check_component, check_name, component
+from pilotlight.spec.component_fields import DocumentContext, check_component, check_name, component, service
 from pilotlight.spec.field_tables import GRAPH
 from pilotlight.spec.field_types import child_path, read, source_locations, suggestion
 from pilotlight.spec.inference_graph.condition import MAX_LENGTH, SYNTAX, parse
@@ -52,16 +52,7 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         graph={"nodes": nodes, "stepTimeout": timeouts.get("serviceClient", 0)},
     )
     check_component(router, "spec", context)
-    return Service(
-        group="kserve",
-        name=metadata.get("name", ""),
-        namespace=metadata.get("namespace", namespace),
-        components={"router": router},
-        labels=metadata.get("labels", {}),
-        annotations=annotations_of(metadata),
-        locations=context.locations,
-        document=value,
-    )
+    return service("kserve", value, namespace, {"router": router}, context)
 
 
 def steps_of(nodes: Nodes) -> Iterator[tuple[str, Mapping[str, Json]]]:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -64,6 +65,34 @@ def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo"
     sizes = [int(limit) for limit in limits if limit.isdigit() and int(limit) < _UNLIMITED]
     free = meminfo_bytes(_text(meminfo), "MemAvailable")
     return min([*sizes, *([] if free is None else [free])], default=None)
+
+
+def total_memory() -> int:
+    """Return the bytes of memory that this process may use; 0 if /proc cannot be read."""
+    files = limit_files(_text(Path("/proc/self/cgroup")))
+    return limited_memory(_text(Path("/proc/meminfo")), (_text(Path(file)) for file in files))
+
+
+def limited_memory(meminfo: str, limits: Iterable[str]) -> int:
+    """Return the memory of the machine, or the lowest limit of its cgroups if that is less."""
+    total = meminfo_bytes(meminfo, "MemTotal") or 0
+    return min([total, *(int(limit) for limit in limits if limit.strip().isdigit())])
+
+
+def limit_files(cgroup: str) -> list[str]:
+    """Return the memory limit files of the cgroup in /proc/self/cgroup and of all its parents, up to the mount's root.
+
+    In a container the mount's root is the container's own group.
+    """
+    files: list[str] = []
+    for _, kinds, path in (line.split(":", 2) for line in cgroup.splitlines() if line.count(":") >= 2):
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        mount, name = ("/memory", "memory.limit_in_bytes") if kinds else ("", "memory.max")
+        steps = [step for step in path.split("/") if step]
+        groups = ["".join(f"/{step}" for step in steps[:depth]) for depth in range(len(steps), -1, -1)]
+        files += [f"/sys/fs/cgroup{mount}{group}/{name}" for group in groups]
+    return files
 
 
 def _text(path: Path) -> str:

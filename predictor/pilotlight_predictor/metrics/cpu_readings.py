@@ -1,7 +1,5 @@
-"""CPU and memory of the machine from /proc, read when `/metrics` is scraped, and the memory that its cgroups allow."""
+"""CPU and memory of the machine from /proc, read when `/metrics` is scraped."""
 
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,40 +26,6 @@ def parse_cpu_times(stat: str) -> CpuTimes:
     """
     ticks = [int(word) for word in stat.partition("\n")[0].split()[1:9]]
     return CpuTimes(busy=sum(ticks) - sum(ticks[3:5]), total=sum(ticks))
-
-
-def machine_bytes(meminfo: str, limits: Iterable[str]) -> int:
-    """Memory of the machine (/proc/meminfo), or the lowest cgroup limit if that is less."""
-    total = meminfo_bytes(meminfo, "MemTotal") or 0
-    return min([total, *(int(limit) for limit in limits if limit.strip().isdigit())])
-
-
-def limit_files(cgroup: str) -> list[str]:
-    """Memory limit files of the cgroup in /proc/self/cgroup and of all its parents, up to the mount's root.
-
-    In a container the mount's root is the container's own group.
-    """
-    files: list[str] = []
-    for _, kinds, path in (line.split(":", 2) for line in cgroup.splitlines() if line.count(":") >= 2):
-        if kinds and "memory" not in kinds.split(","):
-            continue
-        mount, name = ("/memory", "memory.limit_in_bytes") if kinds else ("", "memory.max")
-        steps = [step for step in path.split("/") if step]
-        groups = ["".join(f"/{step}" for step in steps[:depth]) for depth in range(len(steps), -1, -1)]
-        files += [f"/sys/fs/cgroup{mount}{group}/{name}" for group in groups]
-    return files
-
-
-def read_machine_bytes() -> int:
-    """Return the memory that this process may use; 0 if /proc cannot be read."""
-    return machine_bytes(_read("/proc/meminfo"), map(_read, limit_files(_read("/proc/self/cgroup"))))
-
-
-def _read(file: str) -> str:
-    """Text of a file; empty if it does not exist."""
-    with suppress(OSError):
-        return Path(file).read_text()
-    return ""
 
 
 def utilization(before: CpuTimes, after: CpuTimes) -> float:

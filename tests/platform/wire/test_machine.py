@@ -12,7 +12,10 @@ from pilotlight.wire.machine import (
     free_port,
     free_ports,
     last_lines,
+    limit_files,
+    limited_memory,
     meminfo_bytes,
+    total_memory,
     usable_cpus,
 )
 
@@ -88,4 +91,25 @@ def test_a_limit_below_what_is_free_counts(tmp_path: Path) -> None:
 
 def test_this_machine_has_both() -> None:
     assert usable_cpus() > 0
-    assert (available_memory() or 0) > 0
+    assert 0 < (available_memory() or 0) <= total_memory()
+
+
+def test_a_container_has_what_its_limit_leaves_of_the_machine() -> None:
+    meminfo = "MemTotal:       1000 kB\nMemFree:         10 kB\n"
+    assert limited_memory(meminfo, []) == 1_024_000
+    assert limited_memory(meminfo, ["max\n"]) == 1_024_000
+    assert limited_memory(meminfo, ["max\n", "500000\n", "700000\n"]) == 500_000
+    assert limited_memory(meminfo, ["9000000000\n"]) == 1_024_000
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        ("0::/\n", ["/memory.max"]),
+        ("0::/a/b\n", ["/a/b/memory.max", "/a/memory.max", "/memory.max"]),
+        ("3:cpu,memory:/a\n2:cpuset:/b\n", ["/memory/a/memory.limit_in_bytes", "/memory/memory.limit_in_bytes"]),
+    ],
+    ids=["container", "group within groups", "version 1"],
+)
+def test_limits_stand_at_the_group_of_the_process_and_at_all_above_it(cgroup: str, files: list[str]) -> None:
+    assert limit_files(cgroup) == [f"/sys/fs/cgroup{file}" for file in files]

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from pilotlight.wire.machine import total_memory
 from pilotlight_predictor.backends.base import AnyInstance, parking_of
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.activity import is_idle, poll_interval_s
 from pilotlight_predictor.errors import BadRequest, PredictorError, Unavailable
 from pilotlight_predictor.metrics import Metrics
-from pilotlight_predictor.metrics.cpu_readings import read_machine_bytes
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.parking.policy import budget_bytes, copies_to_drop
 from pilotlight_predictor.models.parking.slot import ParkingSlot, ParkingState
@@ -113,7 +113,7 @@ class ParkingPool:
             self._lock.release()
 
     async def _reserve_host_memory(self, slot: ParkingSlot) -> None:
-        budget = budget_bytes(self._settings.park_memory, read_machine_bytes(), self._processes)
+        budget = budget_bytes(self._settings.park_memory, total_memory(), self._processes)
         others = [each for each in self._slots.values() if each is not slot]
         dropped = copies_to_drop([each.host_copy for each in others], slot.size, budget)
         if dropped is None:

@@ -3,7 +3,6 @@
 import pytest
 
 from pilotlight_predictor.core.activity import Activity, is_idle, observe_activity, poll_interval_s
-from pilotlight_predictor.metrics.cpu_readings import limit_files, machine_bytes
 from pilotlight_predictor.models.parking.policy import HostCopy, budget_bytes, copies_to_drop
 
 GB = 10**9
@@ -55,24 +54,3 @@ def test_a_budget_is_bytes_or_a_share_and_is_shared_by_processes() -> None:
     assert budget_bytes("1000", 64 * GB, 1) == 1000
     assert budget_bytes("25%", 64 * GB, 1) == 16 * GB
     assert budget_bytes("25%", 64 * GB, 4) == 4 * GB
-
-
-def test_a_container_has_what_its_limit_leaves_of_the_machine() -> None:
-    meminfo = "MemTotal:       1000 kB\nMemFree:         10 kB\n"
-    assert machine_bytes(meminfo, []) == 1_024_000
-    assert machine_bytes(meminfo, ["max\n"]) == 1_024_000
-    assert machine_bytes(meminfo, ["max\n", "500000\n", "700000\n"]) == 500_000
-    assert machine_bytes(meminfo, ["9000000000\n"]) == 1_024_000
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "files"),
-    [
-        ("0::/\n", ["/memory.max"]),
-        ("0::/a/b\n", ["/a/b/memory.max", "/a/memory.max", "/memory.max"]),
-        ("3:cpu,memory:/a\n2:cpuset:/b\n", ["/memory/a/memory.limit_in_bytes", "/memory/memory.limit_in_bytes"]),
-    ],
-    ids=["container", "group within groups", "version 1"],
-)
-def test_limits_stand_at_the_group_of_the_process_and_at_all_above_it(cgroup: str, files: list[str]) -> None:
-    assert limit_files(cgroup) == [f"/sys/fs/cgroup{file}" for file in files]

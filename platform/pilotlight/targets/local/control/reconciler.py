@@ -39,6 +39,7 @@ from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import LauncherFactory, Supervisor
 from pilotlight.targets.target import Key, Sample, ServiceStatus
+from pilotlight.wire.machine import total_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ class Reconciler:
 
     def _enforce_parking_budget(self) -> None:
         """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
-        for replica in gpus.over_budget(self.supervisor.replicas(), gpus.machine_budget()):
+        for replica in gpus.over_budget(self.supervisor.replicas(), int(total_memory() * gpus.MEMORY_SHARE)):
             message = "stopped while parked: the memory for parked replicas is needed"
             self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
             self.supervisor.drain(replica.id, self.settings.drain_s)

@@ -7,22 +7,17 @@ the memory budget are pure; the supervisor acts on them.
 import asyncio
 import os
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire.http_client import LoopbackResponse, request
-from pilotlight.wire.machine import meminfo_bytes
 
 PARK_S: Final = 120.0  # the first parking pins host memory of the size of the weights
 STATUS_S: Final = 5.0
-MEMORY: Final = Path("/proc/meminfo")
-CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 BUSY: Final = 503
 RETRY_S: Final = 0.1
 MEMORY_SHARE: Final = 0.25  # of the machine's memory, for all parked replicas together
@@ -220,16 +215,3 @@ def over_budget(replicas: Sequence[Replica], budget: int) -> list[Replica]:
             leaving.append(replica)
             over -= replica.parked_bytes
     return leaving
-
-
-def parking_budget(meminfo: str, limit: str) -> int:
-    """Return the budget in bytes, from /proc/meminfo and the memory.max of a surrounding container."""
-    total = meminfo_bytes(meminfo, "MemTotal") or 0
-    return int((min(total, int(limit)) if limit.strip().isdigit() else total) * MEMORY_SHARE)
-
-
-def machine_budget() -> int:
-    limit = ""
-    with suppress(OSError):
-        limit = CONTAINER_LIMIT.read_text()
-    return parking_budget(MEMORY.read_text(), limit)

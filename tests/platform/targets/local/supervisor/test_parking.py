@@ -9,7 +9,7 @@ from tests.onnx_models import write_python
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch
 
 from pilotlight.targets.local.control_process_launcher import token
-from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, over_budget, parking_budget
+from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, over_budget
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch, Replica
 
 PARKS = """
@@ -258,8 +258,3 @@ def test_one_that_serves_again_keeps_its_memory_at_the_cost_of_those_that_do_not
     awake = replace(parked("awake", 60, 0), state="ready")
     assert [replica.id for replica in over_budget([awake, parked("old", 40, 1)], 80)] == ["old"]
     assert over_budget([awake], 50) == []
-
-
-def test_parked_replicas_together_may_keep_a_quarter_of_the_machine_or_of_the_container() -> None:
-    assert parking_budget("MemTotal:       4000 kB\n", "max\n") == 1_024_000
-    assert parking_budget("MemTotal:       4000 kB\n", "4000\n") == 1000

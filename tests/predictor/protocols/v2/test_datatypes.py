@@ -23,7 +23,6 @@ VALUES: dict[str, list[Any]] = {
     "FP64": [0.1, -1.7e308, 5e-324],
     "BF16": [0.5, -3.0, 1.0078125],
 }  # fmt: skip
-INTEGERS = [name for name in NUMPY if "INT" in name]
 
 
 def values_of(datatype: str) -> list[Any]:

@@ -14,17 +14,18 @@ from pilotlight.release.document_changes import field_lines, service_changes
 from platformctl import output, targets
 from platformctl.options import ApplyOptions, DocumentOptions, warn
 from platformctl.services import status_views, wait_ready
-from platformctl.services.model_pins import PinMode, check_stored, resolve
+from platformctl.services.model_pins import check_stored, resolve
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Change
+    from pilotlight.targets.local.pin_resolution import PinMode
     from pilotlight.targets.target import ServiceStatus, Target
 
 FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")
 
 
 def request_from_files(
-    document_options: DocumentOptions, target: "Target | None", mode: PinMode = "snapshot", *, beside: bool = False
+    document_options: DocumentOptions, target: "Target | None", mode: "PinMode" = "snapshot", *, beside: bool = False
 ) -> ReleaseRequest:
     """Read and check all documents; the request holds the selected services, pinned to the content of their models.
 
@@ -49,7 +50,7 @@ def request_from_files(
 
 
 def request_from_target(
-    document_options: DocumentOptions, target: "Target | None", mode: PinMode = "snapshot"
+    document_options: DocumentOptions, target: "Target | None", mode: "PinMode" = "snapshot"
 ) -> ReleaseRequest:
     """Return a request from the stored document of one service, with its pins, changed by --set."""
     if not document_options.names:

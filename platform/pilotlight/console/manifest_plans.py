@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from difflib import unified_diff
 from typing import Any, Final
 
-from pilotlight.console.model_pins import Log, pin_models
 from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.k8s import manifest as k8s_manifest
@@ -23,11 +22,14 @@ from pilotlight.spec.problems import InvalidDocument, Problem, Problems, SourceL
 from pilotlight.spec.yaml_nodes import Node, parse
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.installed_engines import installed_engines
+from pilotlight.targets.local.pin_resolution import Progress, resolve_pins
 from pilotlight.targets.target import Key, Release, Target
 
 FILE: Final = "manifest"
 NO_DOCUMENT, NO_MODEL = "PL112", "PL341"
+SHOWN_STEPS: Final = 20  # of the progress of reading one model
 
+Log = Callable[[str, str], None]  # step, text
 Pin = Callable[[Documents, Capabilities], Documents]
 
 
@@ -63,7 +65,7 @@ def validate(text: str, service: str, target: Target, home: Home | None, *, comp
     """Return problems and services; `compares`: also what a deploy would change, for which models are read."""
 
     def pin(documents: Documents, capabilities: Capabilities) -> Documents:
-        return pin_models(documents, capabilities, home) if compares else documents
+        return resolve_pins(documents, capabilities, home, "compare", lambda *_: None) if compares else documents
 
     try:
         drafts, warnings = plan_drafts(text, service, target, pin)
@@ -77,7 +79,7 @@ def deploy(text: str, service: str, target: Target, home: Home | None, log: Log)
     """Plan, pin and apply all services; of several, the target checks each before the first is applied."""
 
     def pin(documents: Documents, capabilities: Capabilities) -> Documents:
-        return pin_models(documents, capabilities, home, log)
+        return resolve_pins(documents, capabilities, home, "snapshot", _in_steps(log))
 
     drafts, warnings = plan_drafts(text, service, target, pin)
     for warning in warnings:
@@ -93,6 +95,21 @@ def deploy(text: str, service: str, target: Target, home: Home | None, log: Log)
         log("Applied", f"{status.namespace}/{status.name}: {change}")
         applied.append({"namespace": status.namespace, "name": status.name, "generation": status.generation})
     return applied
+
+
+def _in_steps(log: Log) -> Progress:
+    """Return a callback that logs the bytes of a model as SHOWN_STEPS percentages."""
+    steps: dict[str, int] = {}
+
+    def progress(step: str, text: str, done: int = 0, total: int = 0) -> None:
+        reached = SHOWN_STEPS * done // total if total else 0
+        if not total:
+            log(step, text)
+        elif reached > steps.get(text, 0):
+            steps[text] = reached
+            log(step, f"{text}: {100 * done // total} %")
+
+    return progress
 
 
 def plan_drafts(text: str, edited: str, target: Target, pin: Pin) -> tuple[list[Draft], list[Problem]]:

@@ -12,9 +12,9 @@ from pilotlight.release import apply as release_apply
 from platformctl import completion, options, output, targets
 from platformctl.canary import start
 from platformctl.services import helm, model_argument, model_document, rollout
-from platformctl.services.model_pins import PinMode
 
 if TYPE_CHECKING:
+    from pilotlight.targets.local.pin_resolution import PinMode
     from pilotlight.targets.target import Target
 
 

@@ -1,0 +1,58 @@
+"""Pins of the models of documents: what is read, copied and warned of, as `platformctl` and the console show it."""
+
+import io
+from pathlib import Path
+
+import pytest
+from tests.embedded import IRIS
+
+from pilotlight.errors import PlatformError
+from pilotlight.k8s.model_pins import decode
+from pilotlight.k8s.names import ANNOTATION_PINS
+from pilotlight.plan.types import Capabilities
+from pilotlight.release.plan_and_render import Documents, Sources, read
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.pin_resolution import PinMode, resolve_pins
+
+SERVICE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: {name}}}
+spec: {{predictor: {{model: {{modelFormat: {{name: onnx}}, runtime: pilotlight, storageUri: "{uri}"}}}}}}
+"""
+VOLUME = "pvc://models/iris"
+
+
+def documents(*uris: str) -> Documents:
+    text = "---".join(SERVICE.format(name=f"iris-{number}", uri=uri) for number, uri in enumerate(uris))
+    return read(Sources(["-"], stdin=io.StringIO(text)))
+
+
+class Steps:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def __call__(self, step: str, text: str, done: int = 0, total: int = 0, /) -> None:
+        assert 0 <= done <= total
+        self.lines += [(step, text)] if (step, text) not in self.lines else []
+
+
+@pytest.mark.parametrize(("mode", "copies"), [("snapshot", 1), ("record", 0), ("compare", 0)])
+def test_a_path_is_pinned_and_what_cannot_be_is_a_warning(mode: PinMode, copies: int, tmp_path: Path) -> None:
+    home, steps = Home(tmp_path), Steps()
+    pinned = resolve_pins(documents(str(IRIS), VOLUME), Capabilities(), home, mode, steps)
+    assert list(decode(pinned.services[0].annotations[ANNOTATION_PINS])) == [str(IRIS)]
+    assert len(list(home.models.glob("*/content/*"))) == copies
+    warning = f"a revision serves the content of {VOLUME} at its start: pvc:// cannot be pinned"
+    assert steps.lines == [("Reading", str(IRIS)), ("Warning", warning)]
+
+
+def test_without_a_home_a_path_is_one_of_the_image(tmp_path: Path) -> None:
+    steps = Steps()
+    assert resolve_pins(given := documents("/mnt/models/iris"), Capabilities(), None, "snapshot", steps) == given
+    assert steps.lines == []
+
+
+def test_a_model_that_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(PlatformError, match=f"{tmp_path}/gone cannot be read or copied: .*No such file"):
+        resolve_pins(documents(f"{tmp_path}/gone"), Capabilities(), Home(tmp_path), "snapshot", Steps())

@@ -4,10 +4,11 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pilotlight.errors import NotFound
+from pilotlight.errors import UsageError
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest
@@ -21,10 +22,20 @@ OURS: Final = ("app.kubernetes.io/managed-by", "pilotlight")
 
 
 def check_exist(files: Sequence[str]) -> None:
-    """Raise NotFound with every missing file or directory. `-` is standard input."""
+    """Raise UsageError with every missing file or directory. `-` is standard input."""
     missing = [name for name in files if name != "-" and not Path(name).exists()]
     if missing:
-        raise NotFound(f"no such file or directory: {', '.join(missing)}")
+        raise no_such_file(*missing)
+
+
+def no_such_file(*names: str) -> UsageError:
+    """Return the error for missing files; for a single one it suggests a similar name of the same folder."""
+    from pilotlight.spec.field_types import suggestion
+
+    folder, name = os.path.split(names[0].rstrip("/"))
+    there = glob("*", root_dir=folder or None) if len(names) == 1 else []
+    near = suggestion(name, tuple(there)).replace("mean ", f"mean {os.path.join(folder, '')}", 1)
+    return UsageError(f"no such file or directory: {', '.join(names)}{near}")
 
 
 def nodes(files: Sequence[str]) -> "list[Node]":

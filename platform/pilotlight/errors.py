@@ -5,8 +5,8 @@
     ├── Unauthorized           1  unknown or insufficient credentials; never says which part was wrong
     ├── Throttled              1  too many requests
     ├── InvalidDocument        2  all problems of a document, each with its location (spec/problems.py)
-    ├── UsageError             2  wrong arguments
-    ├── NotFound               3  no such service, revision, file or runtime
+    ├── UsageError             2  wrong arguments, such as a file that does not exist
+    ├── NotFound               3  no such service, revision or runtime
     │   └── OnOtherTarget      3  the service exists, on another target of the same platform
     ├── TimedOut               4  not ready in time
     ├── RolledBack             5  a canary or deploy was rolled back

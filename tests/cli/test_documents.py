@@ -114,9 +114,9 @@ def test_validate_looks_for_an_absolute_path_too(
     assert re.search(rf"{file}:{line}:\d+: {severity} PL341: .*there is no /nowhere/model.onnx", done.err)
 
 
-def test_missing_files_are_named_all_at_once_and_end_with_3(call: Call) -> None:
+def test_missing_files_are_named_all_at_once_and_end_with_2(call: Call) -> None:
     done = call("render", "-f", "none.yaml", "-f", IRIS, "--catalog", "neither")
-    assert done.code == 3
+    assert done.code == 2
     assert done.out == ""
     assert "none.yaml, neither" in done.err
 

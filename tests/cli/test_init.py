@@ -119,6 +119,7 @@ def test_an_existing_file_is_overwritten_only_by_force(call: Call, tmp_path: Pat
     [
         ([], 2, "no MODEL is given"),
         (["lama-3-1-8b-instruct"], 3, "did you mean llama-3-1-8b-instruct?"),
+        (["examples/iris/model.onx"], 2, "did you mean examples/iris/model.onnx?"),
         (["s3://models/thing.bin"], 2, "--format"),
         ([MODEL, "--nodes", "2"], 2, "no runtime serves onnx on several nodes"),
         ([MODEL, "--mode", "multi-node"], 2, "--nodes 2"),

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE
-from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.targets.table import EMBEDDED
 from pilotlight.wire.model_formats import (
     FORMATS,
@@ -26,7 +26,7 @@ from pilotlight.wire.model_formats import (
     detect_file,
     find_format,
 )
-from platformctl.manifest_files import SUFFIXES
+from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
 
 Kind = Literal["name", "documents", "model"]
@@ -36,14 +36,14 @@ _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 
 
 def kind_of(word: str) -> Kind:
-    """Return what an argument of `deploy` names. Raise NotFound for a missing file, UsageError if ambiguous."""
+    """Return what an argument of `deploy` names. Raise UsageError for a missing file, or if it is ambiguous."""
     path = Path(word)
     if "://" in word or _CLASS.fullmatch(word):
         return "model"
     is_path = word.startswith((".", "/")) or by_name(word) is not None or path.suffix in SUFFIXES
     if not path.exists():
-        if is_path:
-            raise NotFound(f"no such file or directory: {word}")
+        if is_path or "." in word:  # which the name of a service cannot have
+            raise no_such_file(word)
         return "name"
     if not is_path and os.sep not in word:
         what = "a folder" if path.is_dir() else "a file"
@@ -68,13 +68,13 @@ def _documents(path: Path) -> Iterator[Path]:
 
 
 def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -> scaffold.Model:
-    """Inspect a path or URI. Raise NotFound, or UsageError if its format is unknown."""
+    """Inspect a path or URI. Raise UsageError if it does not exist or its format is unknown."""
     path, name_of_class = word, ""
     if match := _CLASS.fullmatch(word):
         path, name_of_class = match.groups()
     local = "://" not in path
     if local and not Path(path).exists():
-        raise NotFound(f"no such file or directory: {path}")
+        raise no_such_file(path)
     detected = detect(Path(path)) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
     if known is None and not model_format:

@@ -130,7 +130,7 @@ def test_errors_are_those_of_the_command_with_their_hint() -> None:
         pilotlight.scale("iris", to=-1)
     with pytest.raises(pilotlight.UsageError, match="No such option '--colour'"):
         pilotlight.status("iris", colour="red")  # type: ignore[call-arg]
-    with pytest.raises(pilotlight.NotFound, match="no such file or directory"):
+    with pytest.raises(pilotlight.UsageError, match="no such file or directory"):
         pilotlight.deploy("./missing.onnx")
     with pytest.raises(InvalidDocument, match=r"spec\.predictor\.minReplicas"):
         pilotlight.deploy({**DOCUMENT, "spec": {"predictor": {**DOCUMENT["spec"]["predictor"], "minReplicas": "x"}}})

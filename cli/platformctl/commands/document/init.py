@@ -15,6 +15,7 @@ from pilotlight.errors import NotFound
 from pilotlight.plan.support.target_support import TARGETS
 from pilotlight.spec.field_types import suggestion
 from platformctl import output
+from platformctl.manifest_files import no_such_file
 from platformctl.services import model_argument, scaffold
 
 
@@ -93,7 +94,10 @@ def catalogue_model(name: str) -> scaffold.Model:
     names = tuple(model.name for model in builtin().models)
     if name in names:
         return scaffold.Model(name, known=name)
-    hint = suggestion(name, names) or f"; known are {', '.join(names)}"
+    near = suggestion(name, names)
+    if not near and ("." in name or "/" in name):
+        raise no_such_file(name)
+    hint = near or f"; known are {', '.join(names)}"
     raise NotFound(f"{name} is neither a file here nor a URI nor a known model{hint}")
 
 

@@ -66,6 +66,7 @@ class DocumentOptions:
     image_registry: str | None
     target: str | None
     text: str | None = None  # document that is read for the file `-`, instead of standard input
+    origin: str = ""  # of that text, as errors name it
 
     def read_and_warn(self) -> "tuple[Documents, Capabilities]":
         """Read the documents, print their warnings, and return them with what they would be planned for."""
@@ -147,7 +148,10 @@ class DocumentOptions:
         check_exist((*self.files, *self.catalog))
         environ: Mapping[str, str] | None = os.environ if self.env else None
         catalogue = partial(_read_catalogue, target) if target is not None else None
-        stdin = io.StringIO(self.text) if self.text else output.stdin()
+        stdin = output.stdin()
+        if self.text:
+            stdin = io.StringIO(self.text)
+            stdin.name = self.origin
         return Sources(self.files, self.catalog, self.sets, environ, stdin, self.namespace, catalogue)
 
     def target_capabilities(

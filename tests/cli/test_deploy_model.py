@@ -63,7 +63,8 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with a model of several kinds."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
-    (tmp_path / "flowers.onnx").write_bytes(IRIS.read_bytes())
+    for name in ("flowers", "no", "1"):
+        (tmp_path / f"{name}.onnx").write_bytes(IRIS.read_bytes())
     (tmp_path / "wine.pkl").write_bytes(pickle.dumps({"any": "object"}))
     (tmp_path / "code.py").write_text(CLASS)
     (tmp_path / "chat").mkdir()
@@ -80,6 +81,8 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("./chat", "LlamaForCausalLM (Hugging Face)", "chat"),
         ("code.py:Doubler", "Python model, class Doubler", "doubler"),
         ("hf://org/Some-Model", "Hugging Face model", "some-model"),
+        ("no.onnx", "ONNX model", "no"),
+        ("1.onnx", "ONNX model", "model-1"),
         ("https://models.invalid/net.pt2", "exported PyTorch program", "net"),
     ],
 )
@@ -200,6 +203,7 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["s3://models/thing"], 2, "its format cannot be detected: s3://models/thing: "),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
+        (["mixed/model.onnx", "--name", "1"], 2, "manifest of mixed/model.onnx:7:9: error PL104: metadata.name"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_is_said_in_one_sentence(

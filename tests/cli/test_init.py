@@ -75,9 +75,9 @@ def test_strings_of_the_user_come_back_as_they_were(call: Call) -> None:
 @example("x #y")
 @example("-")
 def test_any_string_comes_back_through_yaml(text: str) -> None:
-    whole = document(Model("iris", uri=text, format=text), Answers(), "serverless", "why", "service.yaml")
-    model = yaml.safe_load(whole)["spec"]["predictor"]["model"]
-    assert (model["storageUri"], model["modelFormat"]["name"]) == (text, text)
+    whole = yaml.safe_load(document(Model(text, uri=text, format=text), Answers(), "serverless", "why", "service.yaml"))
+    model = whole["spec"]["predictor"]["model"]
+    assert (whole["metadata"]["name"], model["storageUri"], model["modelFormat"]["name"]) == (text, text, text)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,10 @@ def test_a_model_in_python_is_shown_where_its_example_goes(call: Call, tmp_path:
         ("hf://org/Some-Model", "some-model"),
         ("hf://org/model", "org"),
         ("models/resnet/1/model.pt", "resnet"),
-        ("1.onnx", "model"),
+        ("models/resnet/3/model.pt", "resnet"),
+        ("1.onnx", "model-1"),
+        ("1e3.onnx", "model-1e3"),
+        ("hf://org/7b-chat", "model-7b-chat"),
     ],
 )
 def test_a_service_is_named_after_its_model(uri: str, name: str) -> None:

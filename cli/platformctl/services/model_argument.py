@@ -85,7 +85,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     name = known.name if known else model_format
     phrase = detected.phrase if detected and not model_format else known.phrase if known else name
     file = Path(path).resolve()
-    named = str(file.with_suffix("") if file.is_file() else file) if local else path
+    named = str(file if file.is_dir() or by_name(file.name) else file.with_suffix("")) if local else path
     size = _size(file) if local else 0
     model = scaffold.Model(scaffold.name_for(named), path, name, phrase=phrase, size=size)
     if name_of_class:

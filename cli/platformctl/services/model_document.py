@@ -59,7 +59,10 @@ def with_document(
         raise UsageError(
             warning, f"if you trust it: {line}; else save it in another format, such as skops, safetensors or ONNX"
         )
-    model = replace(model, uri=model_argument.seen_from(model.uri, file))
+    if model_options.save:
+        model = replace(model, uri=model_argument.seen_from(model.uri, file))
+    elif "://" not in model.uri:
+        model = replace(model, uri=os.path.abspath(model.uri))
     mode, reason = scaffold.recommend(scaffold.Answers())
     text = scaffold.document(model, scaffold.Answers(), mode, reason, file, target, names_mode=False)
     if model_options.save:
@@ -67,5 +70,7 @@ def with_document(
         output.note(f"{file}: the document, for platformctl deploy {shlex.quote(file)}")
     count = model_options.min_replicas
     least = () if count is None else (f"spec.predictor.minReplicas={count}",)
-    sets = (*least, *document_options.sets)
-    return replace(document_options, names=(), files=(file,), text=text if file == "-" else None, sets=sets)
+    sets, unsaved = (*least, *document_options.sets), None if model_options.save else text
+    return replace(
+        document_options, names=(), files=(file,), text=unsaved, origin=f"manifest of {word}", sets=sets
+    )  # fmt: skip

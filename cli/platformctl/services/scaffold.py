@@ -17,7 +17,7 @@ Mode = Literal["serverless", "raw", "multi-node"]
 Load = Literal["steady", "variable"]
 
 # Generic names of model files and folders: the parent folder names the model.
-ANONYMOUS: Final = ("model", "models", "repository", "1")
+ANONYMOUS: Final = ("model", "models", "repository")
 # Scalars that a YAML reader may take for a boolean or null.
 WORDS: Final = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
 # MiB of a replica by the extra that its format needs: the libraries take so much before a model is loaded.
@@ -71,11 +71,13 @@ def recommend(answers: Answers) -> tuple[Mode, str]:
 
 
 def name_for(uri: str) -> str:
-    """Derive a service name from a path; a generic file name is replaced by its folder's."""
+    """Derive a service name from a path; a generic file name or the number of a version is replaced by its folder's."""
     path = PurePosixPath(uri.partition("://")[2] or uri)
     parts = [*path.parent.parts, path.stem if by_name(path.name) else path.name]
-    words = next((part for part in reversed(parts) if part not in ANONYMOUS), parts[-1])
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-").lstrip("0123456789-")[:40].rstrip("-") or "model"
+    generic = {*ANONYMOUS, *filter(str.isdecimal, path.parts)}
+    words = next((part for part in reversed(parts) if part not in generic), parts[-1])
+    name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+    return (name if name[:1].isalpha() else f"model-{name}")[:40].rstrip("-")
 
 
 def document(

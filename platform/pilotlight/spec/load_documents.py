@@ -132,10 +132,13 @@ def _documents(
 
 
 def read_texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -> Iterator[tuple[str, str]]:
-    """Yield name and content of each file; of a directory, its YAML and JSON files in order of name."""
+    """Yield name and content of each file; of a directory, its YAML and JSON files in order of name.
+
+    Standard input has the name of its stream, as text from elsewhere has that of its origin.
+    """
     for name in files:
         if name == "-":
-            yield "<stdin>", stdin.read() if stdin is not None else ""
+            yield getattr(stdin, "name", "<stdin>"), stdin.read() if stdin is not None else ""
             continue
         members = [name]
         if os.path.isdir(name):

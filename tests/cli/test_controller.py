@@ -15,6 +15,7 @@ from pilotlight.controller.settings import ControllerSettings
 from pilotlight.errors import Conflict, PlatformError
 from pilotlight.k8s.names import FINALIZER
 from pilotlight.targets.kubernetes.inferenceservice_mirror import SERVICE_KINDS, name_of
+from pilotlight.wire.environments.install_command import install_command
 from platformctl.commands.platform.controller import KINDS, _kinds, _remove_finalizers, controller
 
 OME, KSERVE = (("ome.io/v1beta1", "InferenceService"), ("serving.kserve.io/v1beta1", "InferenceService"))
@@ -64,7 +65,7 @@ def test_a_missing_package_names_the_extra_that_has_them_all(package: str, monke
     monkeypatch.setitem(sys.modules, package, None)
     refused = CliRunner().invoke(controller, []).exception
     assert isinstance(refused, PlatformError)
-    assert refused.hint == "pip install 'pilotlight[controller]'"
+    assert refused.hint == install_command("controller")
 
 
 def test_every_kind_of_the_table_can_be_chosen() -> None:

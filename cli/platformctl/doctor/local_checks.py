@@ -38,6 +38,7 @@ from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 from pilotlight.targets.target import Finding
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles, valid_until
 from platformctl import output
 from platformctl.targets import Gateway
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 LEAST_PYTHON: Final = (3, 11)
 LEAST_DISK: Final = 1 << 30
 LEAST_VALIDITY: Final = timedelta(days=14)
-# Model runtimes by import name, with the extra that installs each.
-RUNTIMES: Final = {"onnxruntime": "onnx", "torch": "torch", "tensorflow": "tensorflow", "tensorrt": "tensorrt"}
+# Model runtimes by import name.
+RUNTIMES: Final = ("onnxruntime", "torch", "tensorflow", "tensorrt")
 PROBE_S = 5.0
 
 
@@ -95,9 +96,8 @@ def runtimes() -> Iterator[Finding]:
             except PackageNotFoundError:
                 installed.append(name)
     missing = [name for name in RUNTIMES if find_spec(name) is None]
-    extras = ", ".join(f"pilotlight[{RUNTIMES[name]}]" for name in missing)
     if not installed:
-        yield Finding("warn", "runtimes", "none is installed: only Python models can run", f"pip install {extras}")
+        yield Finding("warn", "runtimes", "none is installed: only Python models can run", install_command("onnx"))
     else:
         yield Finding(
             "ok", "runtimes", ", ".join(installed) + (f"; not installed: {', '.join(missing)}" if missing else "")
@@ -109,7 +109,7 @@ def gpus() -> Finding:
     if devices:
         return Finding("ok", "gpus", f"{len(devices)} found")
     if os.path.isdir("/proc/driver/nvidia/gpus") and find_spec("pynvml") is None:
-        fix = "pip install 'pilotlight[gpu]'"
+        fix = install_command("gpu")
         return Finding("warn", "gpus", "this machine has some, but nothing here can count them", fix)
     return Finding("ok", "gpus", "none; models run on the CPU")
 
@@ -218,12 +218,13 @@ def prometheus(home: Home, address: "Address | None") -> Finding:
 
 
 def _http_check(message: str, url: str) -> Finding:
-    from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
+    from pilotlight.prometheus.client import installed, unavailable_reason
 
     if why := unavailable_reason(url):
         return Finding("warn", "prometheus", f"{message}, and does not answer: {why}", "is its address right?")
     if not installed():
-        return Finding("warn", "prometheus", f"{message}, but not by canaries: its client library is missing", INSTALL)
+        reason = f"{message}, but not by canaries: its client library is missing"
+        return Finding("warn", "prometheus", reason, install_command("prometheus"))
     return Finding("ok", "prometheus", message)
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from pilotlight import jwt_verification
 from pilotlight.errors import UsageError
 from pilotlight.jwt_verification import InvalidToken, Keys
+from pilotlight.wire.environments.install_command import install_command
 
 JWKS_TTL_S: Final = 300.0
 MIN_REFRESH_S: Final = 30.0
@@ -111,5 +112,6 @@ def from_environ(environ: Mapping[str, str]) -> Oidc | None:
     try:
         import jwt  # noqa: F401 - fail at the start, not at the first request
     except ImportError:
-        raise UsageError("PILOTLIGHT_API_OIDC_ISSUER is set, but PyJWT is missing: install pilotlight[auth]") from None
+        message = f"PILOTLIGHT_API_OIDC_ISSUER is set, but PyJWT is missing: {install_command('auth')}"
+        raise UsageError(message) from None
     return Oidc(options)

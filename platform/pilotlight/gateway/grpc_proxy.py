@@ -21,6 +21,7 @@ from pilotlight.gateway.proxy.responses import Admission, ErrorResponse, Request
 from pilotlight.gateway.routing_table import Replica, Route, Table
 from pilotlight.wire import unix_socket
 from pilotlight.wire.client_address import is_local_name
+from pilotlight.wire.environments.install_command import install_command
 
 if TYPE_CHECKING:
     from pilotlight.gateway.tls import GatewayTls
@@ -203,7 +204,7 @@ class GrpcProxy:
         try:
             import grpc.aio
         except ImportError:
-            raise CannotListen(f"cannot serve gRPC on {address.host_port}: install pilotlight[grpc]") from None
+            raise CannotListen(f"cannot serve gRPC on {address.host_port}: {install_command('grpc')}") from None
         address = self._tls.grpc_address(address) if self._tls is not None else address
         for open_server in self._servers:
             if open_server.address == address and not open_server.closing:

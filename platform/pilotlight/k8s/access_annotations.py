@@ -19,6 +19,7 @@ from pilotlight.k8s.names import (
     ANNOTATION_RATE,
     ANNOTATION_TOKENS,
 )
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.service_access import Access, AccessRules, Jwt, Rate
 
 _JWT_RULES: Final = (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE)
@@ -92,7 +93,7 @@ def _check_jwt(annotations: Mapping[str, str], verifies: bool) -> None:
         if not verifies:
             return
         raise PlatformError(
-            f"annotation {ANNOTATION_JWT_KEYS}: this gateway cannot check JWTs; install pilotlight[auth]"
+            f"annotation {ANNOTATION_JWT_KEYS}: this gateway cannot check JWTs; {install_command('auth')}"
         )
     written = annotations[ANNOTATION_JWT_KEYS]
     try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Sample
+from pilotlight.wire.environments.install_command import install_command
 
 if TYPE_CHECKING:
     from requests import Session
@@ -21,7 +22,6 @@ RangeValues = dict[int, float]
 TIMEOUT_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 1 << 20
 CLIENT: Final = "prometheus_api_client"
-INSTALL: Final = "pip install 'pilotlight[prometheus]'"
 
 
 class QueryFailed(PlatformError):
@@ -41,7 +41,8 @@ def query_prometheus(url: str, promql: str, session: "Session | None" = None) ->
         from requests.exceptions import RequestException
         from urllib3.util import Retry
     except ModuleNotFoundError as error:
-        raise PlatformError(f"the Prometheus client library is not installed: {INSTALL}", INSTALL) from error
+        hint = install_command("prometheus")
+        raise PlatformError(f"the Prometheus client library is not installed: {hint}", hint) from error
     if session is None:
         session = Session()
         session.trust_env = False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
@@ -217,7 +218,7 @@ def import_library(name: str, models: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise LoadFailed(f"{models} need the {extra} extra: pip install 'pilotlight[{extra}]' ({error})") from None
+        raise LoadFailed(f"{models} need the {extra} extra: {install_command(extra)} ({error})") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.protobuf import MalformedMessage
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.onnx_zipmap import without_zipmap
@@ -87,9 +88,7 @@ def _import() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise LoadFailed(
-            f"ONNX models need the onnx (CPU) or gpu extra: pip install 'pilotlight[onnx]' ({error})"
-        ) from None
+        raise LoadFailed(f"ONNX models need the onnx (CPU) or gpu extra: {install_command('onnx')} ({error})") from None
     return onnxruntime
 
 
@@ -114,7 +113,7 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> tuple[Any, Mapping[s
     except Exception as error:
         raise LoadFailed(f"{spec.path.name} is not an ONNX model that onnxruntime can load: {error}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
-        reason = "this onnxruntime has no CUDA provider; install the gpu extra: pip install 'pilotlight[gpu]'"
+        reason = f"this onnxruntime has no CUDA provider; install the gpu extra: {install_command('gpu')}"
         if CUDA in runtime.get_available_providers():
             reason = "the CUDA provider could not start; it needs the CUDA and cuDNN libraries that it was built for"
         message = f"model '{spec.config.name}' requests {spec.device} but runs on the CPU: {reason}"

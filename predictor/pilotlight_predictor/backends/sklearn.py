@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.backends.base import LoadSpec, first_line, import_library
 from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
@@ -96,7 +97,7 @@ def _read_skops(spec: LoadSpec) -> Any:
     try:
         from skops import io
     except ImportError:
-        raise LoadFailed("files of skops need the sklearn extra: pip install 'pilotlight[sklearn]'") from None
+        raise LoadFailed(f"files of skops need the sklearn extra: {install_command('sklearn')}") from None
     check_unpacked_memory(spec.path)
     content = spec.path.read_bytes()  # once: the types that are judged must be those that are loaded
     untrusted = io.get_untrusted_types(data=content)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, first_line
 from pilotlight_predictor.core.batch import merge, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
@@ -192,7 +193,7 @@ def open_library(package: str, filename: str, title: str, threads: int) -> Any:
 
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise LoadFailed(f"{title} models need the {package} extra: pip install 'pilotlight[{package}]'")
+        raise LoadFailed(f"{title} models need the {package} extra: {install_command(package)}")
     try:
         with openmp_threads(threads):
             return CDLL(os.path.join(found.submodule_search_locations[0], "lib", filename))

@@ -7,6 +7,7 @@ Clones share the engine; each has its own execution context and stream.
 from collections.abc import Sequence
 from typing import Any
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.torch.tensors import PinnedStaging, dtype_of, from_torch, run_or_halve
 from pilotlight_predictor.core.requests import Inputs, Outputs
@@ -86,7 +87,7 @@ def load(spec: LoadSpec) -> TensorRTInstance:
         import tensorrt as trt
         import torch
     except ImportError:
-        raise LoadFailed("tensorrt_plan needs the tensorrt extra: pip install 'pilotlight[tensorrt]'") from None
+        raise LoadFailed(f"tensorrt_plan needs the tensorrt extra: {install_command('tensorrt')}") from None
     if spec.device.kind != "cuda" or not torch.cuda.is_available():
         raise LoadFailed(
             f"a tensorrt_plan runs on a GPU only, but device = {spec.device}: serve the ONNX model instead"

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import stays_inside
@@ -32,7 +33,7 @@ def import_transformers(*names: str) -> Any:
             getattr(transformers, name)
     except ImportError as error:
         raise LoadFailed(
-            f"models in the Hugging Face layout need the text extra: pip install 'pilotlight[text]' ({error})"
+            f"models in the Hugging Face layout need the text extra: {install_command('text')} ({error})"
         ) from None
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.observability.logs import log
 
 ENV_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -108,7 +109,7 @@ def open_tracer(environ: Mapping[str, str], service: str, endpoint: str = "") ->
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        fix = f"install pilotlight[otel], or unset {ENV_ENDPOINT}"
+        fix = f"{install_command('otel')}, or unset {ENV_ENDPOINT}"
         log("tracing.off", f"a trace collector is set but OpenTelemetry is not installed: {fix}", level="WARNING")
         return Tracer()
     provider = TracerProvider(resource=Resource.create({"service.name": service}))

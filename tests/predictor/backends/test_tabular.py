@@ -383,9 +383,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, backend: Any, name: str, messag
 
 
 def test_a_library_that_is_missing_names_its_extra() -> None:
-    with pytest.raises(
-        LoadFailed, match=r"Booster models need the no_booster extra: pip install 'pilotlight\[no_booster\]'"
-    ):
+    with pytest.raises(LoadFailed, match=r"Booster models need the no_booster extra: .* install .*no_booster"):
         open_library("no_booster", "libbooster.so", "Booster", 1)
     with pytest.raises(LoadFailed, match=r"Booster models need libbooster\.so, which cannot be opened"):
         open_library("joblib", "libbooster.so", "Booster", 1)

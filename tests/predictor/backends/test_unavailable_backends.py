@@ -15,13 +15,13 @@ from pilotlight_predictor.errors import LoadFailed
 
 @pytest.mark.skipif(find_spec("tensorflow") is not None, reason="the tensorflow extra is installed")
 def test_tensorflow_names_its_extra(tmp_path: Path, spec: Any) -> None:
-    with pytest.raises(LoadFailed, match=r"need the tensorflow extra: pip install 'pilotlight\[tensorflow\]'"):
+    with pytest.raises(LoadFailed, match=r"need the tensorflow extra: .* install .*\[tensorflow\]'"):
         tensorflow.load(spec(tmp_path))
 
 
 @pytest.mark.skipif(find_spec("tensorrt") is not None, reason="the tensorrt extra is installed")
 def test_tensorrt_names_its_extra(tmp_path: Path, spec: Any) -> None:
-    with pytest.raises(LoadFailed, match=r"needs the tensorrt extra: pip install 'pilotlight\[tensorrt\]'"):
+    with pytest.raises(LoadFailed, match=r"needs the tensorrt extra: .* install .*\[tensorrt\]'"):
         tensorrt.load(spec(tmp_path / "model.plan"))
 
 

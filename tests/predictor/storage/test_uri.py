@@ -1,5 +1,6 @@
 import pytest
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions
 from pilotlight_predictor.storage.stores import open_store
@@ -111,7 +112,7 @@ def test_a_missing_library_names_the_extra(scheme: str, library: str, monkeypatc
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     with pytest.raises(LoadFailed) as caught:
         open_store(parse(f"{scheme}://org/repo/m"), FetchOptions())
-    assert str(caught.value) == f"{scheme}:// needs the cloud extra: pip install 'pilotlight[cloud]'"
+    assert str(caught.value) == f"{scheme}:// needs the cloud extra: {install_command('cloud')}"
 
 
 def test_asking_whether_a_uri_is_remote_imports_nothing_that_downloads() -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.wire.environments.install_command import install_command
 from platformctl import options, output, targets
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def controller(
         import kopf  # noqa: F401
         import kubernetes  # noqa: F401
     except ModuleNotFoundError as error:
-        raise PlatformError(f"{error.name} is not installed", "pip install 'pilotlight[controller]'") from error
+        raise PlatformError(f"{error.name} is not installed", install_command("controller")) from error
     resync_s = parse_duration(resync)
     if not resync_s or resync_s < 0:
         raise UsageError(f"--resync {resync}, must be a duration above zero such as 10m")

@@ -12,12 +12,13 @@ from pilotlight.errors import UsageError
 from pilotlight.k8s.access_annotations import access
 from pilotlight.k8s.names import ANNOTATION_TOKENS
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.prometheus.client import INSTALL, installed, unavailable_reason
+from pilotlight.prometheus.client import installed, unavailable_reason
 from pilotlight.targets.local.control_process_launcher import command, living, stored_options, without_control_process
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_of
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.prometheus_process import find, is_address
 from pilotlight.targets.local.store.backup import set_aside
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles
 from platformctl import output, targets
 from platformctl.services import installation
@@ -137,7 +138,8 @@ def prometheus_lines(url: str) -> list[str]:
     why = unavailable_reason(url)
     lines = [f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"]
     if not installed():
-        lines.append(f"canaries are judged by the platform's own numbers, since queries of it need {INSTALL}")
+        hint = install_command("prometheus")
+        lines.append(f"canaries are judged by the platform's own numbers, since queries of it need {hint}")
     return lines
 
 

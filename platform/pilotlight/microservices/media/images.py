@@ -26,7 +26,7 @@ MAGIC: Final[Mapping[str, tuple[bytes | tuple[bytes, ...], int, bytes]]] = {
     "WEBP": (b"RIFF", 8, b"WEBP"), "BMP": (b"BM", 0, b""), "mp4": (b"", 4, b"ftyp"),
     "matroska": (b"\x1aE\xdf\xa3", 0, b""), "avi": (b"RIFF", 8, b"AVI "),
 }  # fmt: skip
-INSTALL: Final = "cannot be read: images need pillow, which the operator installs: pip install 'pilotlight[media]'"
+INSTALL: Final = "cannot be read: images need pillow, which the operator installs with the media extra"
 
 
 class Media(Struct, frozen=True):

@@ -15,7 +15,7 @@ from pilotlight.microservices.media.limits import Limits, MediaError
 if TYPE_CHECKING:
     import numpy as np
 
-INSTALL: Final = "cannot be read: videos need PyAV, which the operator installs: pip install 'pilotlight[media]'"
+INSTALL: Final = "cannot be read: videos need PyAV, which the operator installs with the media extra"
 
 # FFmpeg's limit is on allocated pixels: both dimensions rounded up, with padding around small images.
 ROUNDED: Final = 2

@@ -18,6 +18,7 @@ from msgspec import DecodeError, json
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
 from pilotlight.k8s.json_depth import without_deep_values
+from pilotlight.wire.environments.install_command import install_command
 
 Json = Any
 Document = Mapping[str, Json]
@@ -142,7 +143,7 @@ def connect(context: str = "") -> KubeConnection:
         from kubernetes import client, config
     except ModuleNotFoundError as error:
         message = "the Kubernetes client library is not installed"
-        raise PlatformError(message, "pip install 'pilotlight[kubernetes]'") from error
+        raise PlatformError(message, install_command("kubernetes")) from error
     configuration = client.Configuration()
     loading: Any = config
     files = _kubeconfig()

@@ -26,6 +26,7 @@ from signal import SIGKILL
 from threading import Timer
 from typing import Final
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.environments.requirements import FILE, PROJECT, Requirements, RequirementsRefused, judge
 from pilotlight.wire.shared_files import try_lock
 
@@ -37,7 +38,6 @@ INSTALL_S: Final = 3600.0  # versions that exclude each other can be searched fo
 UNUSED_S: Final = 30 * 86400.0
 INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR")
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
-MISSING_UV: Final = "pip install 'pilotlight[requirements]', or put uv on the PATH of this process"
 # Within 2 GiB and 10 minutes: a long expression takes 400 times its size. What is left out is compiled when imported.
 _COMPILE: Final = """
 import compileall, py_compile, resource, sys
@@ -218,7 +218,8 @@ def _find_uv(requirements: Requirements, environ: Mapping[str, str]) -> str:
     own = Path(sys.prefix, "bin", "uv")
     uv = str(own) if own.exists() else shutil.which("uv", path=environ.get("PATH"))
     if not uv:
-        raise RequirementsRefused(f"{requirements.path} needs uv, which is not installed", MISSING_UV)
+        hint = f"{install_command('requirements')}, or put uv on the PATH of this process"
+        raise RequirementsRefused(f"{requirements.path} needs uv, which is not installed", hint)
     return uv
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.backends.huggingface.pipeline import ClassificationHead, Pipeline, PipelineModel, strings
 from pilotlight_predictor.backends.huggingface.task import TaskSettings
@@ -29,7 +30,7 @@ class ImageClassification(Pipeline):
         try:
             from PIL import Image
         except ImportError as error:
-            raise LoadFailed(f"image models need pillow: pip install 'pilotlight[media]' ({error})") from None
+            raise LoadFailed(f"image models need pillow: {install_command('media')} ({error})") from None
         super().__init__(model, settings)
         self._processor = load_part("AutoImageProcessor", model.folder, model.name)
         self._head = ClassificationHead(model.config, settings)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import PICKLE_SUFFIXES
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, first_line
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
@@ -189,7 +190,7 @@ def _python_function(spec: LoadSpec, folder: Path, flavours: Flavours, signature
     try:
         import mlflow.pyfunc
     except ImportError as error:
-        raise LoadFailed(f"MLflow models need the mlflow extra: pip install 'pilotlight[mlflow]' ({error})") from None
+        raise LoadFailed(f"MLflow models need the mlflow extra: {install_command('mlflow')} ({error})") from None
     try:
         model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)
     except Exception as error:

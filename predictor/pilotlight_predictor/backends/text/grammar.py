@@ -177,7 +177,7 @@ class GrammarCompiler:
         try:
             from llguidance import LLMatcher, LLParserLimits
         except ImportError:
-            raise BadRequest("constrained decoding needs llguidance: pip install 'pilotlight[text]'") from None
+            raise BadRequest("constrained decoding needs llguidance: the operator installs the text extra") from None
         if self._tokenizer is None:
             self._tokenizer = self._tokens.grammar_tokenizer(self._ends)
         grammar = LLMatcher.grammar_from_lark(text)

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions, Store
 from pilotlight_predictor.storage.uri import ALIASES, Location
@@ -31,5 +32,5 @@ def open_store(location: Location, options: FetchOptions) -> Store:
     except ModuleNotFoundError as error:
         if location.scheme not in NEEDS_CLOUD:
             raise
-        raise LoadFailed(f"{location.scheme}:// needs the cloud extra: pip install 'pilotlight[cloud]'") from error
+        raise LoadFailed(f"{location.scheme}:// needs the cloud extra: {install_command('cloud')}") from error
     return opened

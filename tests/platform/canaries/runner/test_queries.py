@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pilotlight.prometheus.client import query_prometheus, unavailable_reason
 from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.target import Sample
+from pilotlight.wire.environments.install_command import install_command
 from platformctl.commands.platform.up import prometheus_lines
 from platformctl.doctor import local_checks
 
@@ -100,7 +102,7 @@ def test_nobody_at_that_address_is_named() -> None:
 
 def test_what_is_missing_to_ask_it_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
-    with pytest.raises(PlatformError, match=r"pip install 'pilotlight\[prometheus\]'"):
+    with pytest.raises(PlatformError, match=re.escape(install_command("prometheus"))):
         query_prometheus("http://127.0.0.1:9", "up")
 
 
@@ -122,9 +124,9 @@ def test_up_and_doctor_say_that_canaries_cannot_ask_it(
     there = address(server)
     assert local_checks.prometheus(Home(tmp_path), there).level == "ok"
     monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
-    assert "pip install 'pilotlight[prometheus]'" in prometheus_lines(server)[1]
+    assert install_command("prometheus") in prometheus_lines(server)[1]
     found = local_checks.prometheus(Home(tmp_path), there)
-    assert (found.level, found.fix) == ("warn", "pip install 'pilotlight[prometheus]'")
+    assert (found.level, found.fix) == ("warn", install_command("prometheus"))
 
 
 def test_doctor_says_that_nothing_answers_there(tmp_path: Path) -> None:

@@ -93,5 +93,5 @@ def test_a_playlist_that_calls_itself_a_video_opens_nothing(web: Web, limits: Li
 def test_without_pyav_a_video_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     media = identify("a", video(2))
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(MediaError, match=r"pip install 'pilotlight\[media\]'"):
+    with pytest.raises(MediaError, match="the operator installs with the media extra"):
         check_video(media, SMALL)

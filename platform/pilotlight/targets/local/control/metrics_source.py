@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_GATEWAY_LOST
 from pilotlight.errors import UsageError
-from pilotlight.prometheus.client import INSTALL, QueryFailed, installed, query_number, query_prometheus
+from pilotlight.prometheus.client import QueryFailed, installed, query_number, query_prometheus
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
 from pilotlight.targets.local.scaling.keda import query_value
@@ -23,6 +23,7 @@ from pilotlight.targets.local.scaling.types import Hpa, Metric, Scaling
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key, Sample
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.http_client import request
 
 SCRAPE_S: Final = 5.0
@@ -135,7 +136,7 @@ class MetricsSource:
         except UnsupportedQuery as error:
             if not self._server:
                 raise
-            message = f"this query needs Prometheus and its client: {INSTALL}"
+            message = f"this query needs Prometheus and its client: {install_command('prometheus')}"
             raise UsageError(message) from error
         await self._scrape_all(replicas, 0.0 if fresh else MAX_AGE_S)
         now = self._clock()

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pilotlight.wire.environments.install_command import install_command
 from pilotlight_predictor.backends.torch.aot.package_lookup import LIBRARY, torch_root
 from pilotlight_predictor.errors import BackendFailed, LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import TYPES
@@ -40,7 +41,7 @@ def torch_library(cuda: bool) -> ctypes.CDLL:
 def _load(cuda: bool) -> ctypes.CDLL:
     root = torch_root()
     if root is None:
-        raise LoadFailed("compiled models need torch's library: pip install 'pilotlight[torch]'")
+        raise LoadFailed(f"compiled models need torch's library: {install_command('torch')}")
     names = (*BASE, *(GPU if cuda else ()), "libtorch.so")
     loaded = {name: open_library(root / "lib" / name, os.RTLD_GLOBAL) for name in names}
     return loaded["libtorch_cpu.so"]

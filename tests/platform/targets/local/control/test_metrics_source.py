@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from pilotlight.targets.local.control.service_state import ServiceRun, Unit
 from pilotlight.targets.local.scaling.types import Hpa, Metric, ScalingRules
 from pilotlight.targets.local.supervisor.replica_record import Replica, Usage
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
+from pilotlight.wire.environments.install_command import install_command
 
 CPU = Metric("cpu", "cpu", "Utilization", 50)
 CORES = Metric("cpu", "cpu", "AverageValue", 0.5)
@@ -216,7 +218,7 @@ def test_canaries_go_on_with_the_replicas_own_metrics_where_they_cannot_ask_prom
         async with exporter("pilotlight_queue_depth 3\n") as port:
             (found,) = await signals.query("sum(pilotlight_queue_depth)", [replica(own="a", port=port)])
         assert found.value == 3.0
-        with pytest.raises(UsageError, match=r"pip install 'pilotlight\[prometheus\]'"):
+        with pytest.raises(UsageError, match=re.escape(install_command("prometheus"))):
             await signals.query("topk(1, pilotlight_queue_depth)", [])
 
     asyncio.run(case())

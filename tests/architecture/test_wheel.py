@@ -61,11 +61,18 @@ def test_it_installs_and_imports_without_the_checkout(wheel: Path, tmp_path: Pat
     install = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", tmp_path, wheel]
     subprocess.run(install, check=True, capture_output=True)
     files = ", ".join(f"{name}.__file__" for name in NAMES)
-    code = f"import {', '.join(NAMES)}, pilotlight_predictor.bootstrap.startup; print({files})"
+    code = f"""
+import {", ".join(NAMES)}, pilotlight_predictor.bootstrap.startup
+from platformctl.commands.platform import demo
+print({files}, *demo.documents().glob("*.yaml"), *demo.documents().glob("../iris/model.onnx"))
+"""
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(tmp_path / name / "__init__.py") for name in NAMES]
+    packages, examples = done.stdout.split()[: len(NAMES)], done.stdout.split()[len(NAMES) :]
+    assert packages == [str(tmp_path / name / "__init__.py") for name in NAMES]
+    names = {os.path.relpath(each, tmp_path / "pilotlight/templates/examples") for each in examples}
+    assert names == {"demo/iris.yaml", "demo/iris-batching.yaml", "iris/model.onnx"}
 
 
 def test_its_version_is_the_one_that_the_packages_tell() -> None:

@@ -12,8 +12,8 @@ from tests.embedded import processes_of
 from tests.ports import free_port
 
 from pilotlight.targets.local.home_directory import Home
+from pilotlight.wire.environments.install_command import install_command
 from platformctl import main
-from platformctl.commands.platform import demo
 
 
 def test_the_demo_goes_from_deploy_over_a_canary_to_zero_and_back_and_leaves_nothing(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_make_runs_the_same_command(words: list[str], ending: str) -> None:
     assert done.stdout.rstrip().endswith(ending), done.stderr
 
 
-def test_without_a_checkout_it_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_onnxruntime_it_names_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "EXAMPLES", tmp_path)
-    assert main.run(["demo"]) == 3
-    assert "run it in a checkout" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main.run(["demo"]) == 1
+    assert capsys.readouterr().err.endswith(f"onnxruntime, which is not installed\n  {install_command('onnx')}\n")

@@ -1,25 +1,27 @@
 """`platformctl demo`: a tour of the embedded platform in under a minute, using its verbs.
 
 Deploys an example, sends requests, runs a canary with 20 %, promotes it, waits for scale to zero and wakes it.
-Everything is left running. The documents are in examples/demo of the checkout.
+Everything is left running. The documents are examples/demo of the checkout, which the wheel holds too.
 """
 
 import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import click
 
-from pilotlight.errors import NotFound, PlatformError, TimedOut
+from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.render.jinja_templates import folder
 from pilotlight.targets.target import ServiceStatus
+from pilotlight.wire.environments.install_command import install_command
 from platformctl import output, targets
 from platformctl.main import run
 from platformctl.targets import Gateway
 
-EXAMPLES: Final = Path(__file__).resolve().parents[4] / "examples"
 NAME: Final = "demo-iris"
 KEY: Final = ("default", NAME)
 FLOWER: Final = (5.1, 3.5, 1.4, 0.2)
@@ -56,9 +58,10 @@ def demo(stop: bool) -> None:
 
 
 def documents() -> Path:
-    if not (EXAMPLES / "demo").is_dir():
-        raise NotFound("the examples are not beside this program", "run it in a checkout of the repository: make demo")
-    return EXAMPLES / "demo"
+    """Return the folder of the documents. Raise PlatformError if their model cannot be served here."""
+    if find_spec("onnxruntime") is None:
+        raise PlatformError("the model of the demo needs onnxruntime, which is not installed", install_command("onnx"))
+    return folder("examples") / "demo"
 
 
 def typed_path(path: Path) -> str:

@@ -37,6 +37,11 @@ INPUTS = {"x": ("FP64", [-1])}
 class Doubler:
     def predict(self, x):
         return {"y": 2 * x}
+
+try:
+    from triples import triple
+except ImportError:
+    triple = Doubler
 """
 TALK = {
     "config.pbtxt": """
@@ -80,6 +85,7 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("./flowers.onnx", "ONNX model", "flowers"),
         ("./chat", "LlamaForCausalLM (Hugging Face)", "chat"),
         ("code.py:Doubler", "Python model, class Doubler", "doubler"),
+        ("code.py:triple", "Python model, class triple", "triple"),
         ("hf://org/Some-Model", "Hugging Face model", "some-model"),
         ("no.onnx", "ONNX model", "no"),
         ("1.onnx", "ONNX model", "model-1"),
@@ -196,6 +202,10 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["flowers.onx"], 2, "no such file or directory: flowers.onx; did you mean flowers.onnx?"),
         (["./flower.onnx"], 2, "no such file or directory: ./flower.onnx; did you mean ./flowers.onnx?"),
         (["mixed/model.onx"], 2, "no such file or directory: mixed/model.onx; did you mean mixed/model.onnx?"),
+        (["code.py:Double"], 2, "code.py has no class Double; did you mean Doubler?"),
+        (["two.py:Other"], 2, "two.py has no class Other; it has First, second"),
+        (["two.py:Second"], 2, "two.py has no class Second; did you mean second?"),
+        (["broken.py:Model"], 2, "broken.py is not valid Python: '(' was never closed (broken.py, line 1)"),
         (["cod.py:Doubler"], 2, "no such file or directory: cod.py; did you mean code.py?"),
         (["./mixed"], 2, "./mixed has a model (ONNX model) and a document (iris.yaml)"),
         (["flowers.onnx", "./chat"], 2, "a model is deployed alone"),
@@ -210,6 +220,8 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
     words: list[str], code: int, sentence: str, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "notes.md").write_text("# Notes")
+    (folder / "two.py").write_text("import pilotlight\nclass First: ...\n@pilotlight.model\ndef second(x): ...\n")
+    (folder / "broken.py").write_text("print(")
     (folder / "mixed").mkdir()
     (folder / "mixed" / "iris.yaml").write_text(SERVICE)
     (folder / "mixed" / "model.onnx").write_bytes(IRIS.read_bytes())

@@ -3,6 +3,7 @@
 `deploy` and `init` share the description of a model; scaffold.py makes a document of it.
 """
 
+import ast
 import hashlib
 import io
 import os
@@ -15,6 +16,7 @@ from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.spec.field_types import suggestion
 from pilotlight.targets.table import EMBEDDED
 from pilotlight.wire.model_formats import (
     FORMATS,
@@ -32,6 +34,7 @@ from platformctl.services import scaffold
 Kind = Literal["name", "documents", "model"]
 _OBJECT: Final = re.compile(r"^[ \t]*\"?kind\"?[ \t]*:[ \t]*\"?[A-Z]", re.MULTILINE)
 _CLASS: Final = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+_DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 
 
@@ -89,10 +92,30 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     size = _size(file) if local else 0
     model = scaffold.Model(scaffold.name_for(named), path, name, phrase=phrase, size=size)
     if name_of_class:
+        if local:
+            _check_class(file, name_of_class)
         env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
         described = f"{phrase}, class {name_of_class}"
         model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
+
+
+def _check_class(path: Path, name: str) -> None:
+    """Raise UsageError if a Python file, which is parsed and not run, cannot have this class or function."""
+    try:
+        tree = ast.parse(path.read_bytes(), path.name)
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path.name} is not valid Python: {error}") from None
+    nodes = list(ast.walk(tree))
+    names = {node.name for node in nodes if isinstance(node, _DEFINITION)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    if name in names or "*" in names:
+        return
+    own = tuple(node.name for node in tree.body if isinstance(node, _DEFINITION) and node.name[0] != "_")
+    hint = f"; did you mean {own[0]}?" if len(own) == 1 else suggestion(name, own)
+    hint = hint or (f"; it has {', '.join(own)}" if own else "")
+    raise UsageError(f"{path.name} has no {'class' if name[0].isupper() else 'function'} {name}{hint}")
 
 
 def _by_uri(uri: str) -> ModelFormat | None:

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.targets import table
 from platformctl import output, targets
 from platformctl.options import DocumentOptions
 from platformctl.services import model_argument, scaffold
@@ -47,6 +48,7 @@ def with_document(
 ) -> DocumentOptions:
     """Return the options with the document of a model, which --save writes to a file."""
     target, file = document_options.target or targets.LOCAL, model_options.save or "-"
+    table.check_name(target)
     if file != "-" and os.path.exists(file):
         raise UsageError(f"{file} exists; choose another with --save")
     model = model_argument.describe(

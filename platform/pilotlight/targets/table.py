@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "pilotlight.targets"
 EMBEDDED: Final = ("local", "docker", "slurm")
 REMOTE: Final = ("lepton", "brev")
+SYNONYMS: Final = dict.fromkeys(("k8s", "kube", "cluster"), "kubernetes")  # suggested, not accepted
 MODULES = {
     "docker": "pilotlight.targets.docker.options_and_checks",
     "slurm": "pilotlight.targets.slurm.options_and_checks",
@@ -87,8 +88,11 @@ def check_name(name: str) -> None:
     """Raise NotFound for an unknown target."""
     if name in ("local", "kubernetes", *MODULES) or _plugins(name):
         return
-    known = ["local", "kubernetes", *MODULES, *sorted(plugin.name for plugin in _plugins())]
-    raise NotFound(f"unknown target {name}; known: {', '.join(known)}")
+    from pilotlight.spec.field_types import suggestion
+
+    known = ("local", "kubernetes", *MODULES, *sorted(plugin.name for plugin in _plugins()))
+    near = suggestion(name, known) if name not in SYNONYMS else f"; did you mean {SYNONYMS[name]}?"
+    raise NotFound(f"unknown target {name}; known: {', '.join(known)}{near}")
 
 
 def _plugins(name: str = "") -> list[Any]:

@@ -175,7 +175,7 @@ def test_a_whole_module_of_torch_is_a_pickle_too(call: Call, folder: Path) -> No
 def test_a_file_of_this_machine_is_refused_where_nothing_can_read_it(target: str, call: Call, folder: Path) -> None:
     done = call("deploy", "flowers.onnx", "--target", target, "--dry-run")
     assert done.code == 2
-    assert f"flowers.onnx lies on this machine, where {target} cannot read it" in done.err
+    assert f"flowers.onnx is a local path, which {target} cannot read" in done.err
     assert "s3://" in done.err
 
 
@@ -212,6 +212,7 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["pvc://models/thing"], 2, "pvc://models/thing is of no known format; name it with --format"),
         (["s3://models/thing"], 2, "its format cannot be detected: s3://models/thing: "),
         (["flowers.onnx", "--target", "k8s"], 3, "lepton, brev; did you mean kubernetes?"),
+        (["flowers.onnx", "--format", "sklearn"], 2, "flowers.onnx has format onnx (ONNX model), not sklearn"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
         (["mixed/model.onnx", "--name", "1"], 2, "manifest of mixed/model.onnx:7:9: error PL104: metadata.name"),

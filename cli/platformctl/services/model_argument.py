@@ -80,6 +80,10 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         raise no_such_file(path)
     detected = detect(Path(path)) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
+    own = detected.format if detected else None
+    if known and own and own.name != known.name and own.backend and known.backend not in ("", own.backend):
+        message = f"{word} has format {own.name} ({own.phrase}), not {known.name}"
+        raise UsageError(message, "leave --format out: our predictor detects the format of a local model itself")
     if known is None and not model_format:
         if local and Path(path).is_dir() and not any(Path(path).iterdir()):
             raise UsageError(f"{word} is an empty folder")
@@ -93,7 +97,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     model = scaffold.Model(scaffold.name_for(named), path, name, phrase=phrase, size=size)
     if name_of_class:
         if local:
-            _check_class(file, name_of_class)
+            _check_class(Path(path), name_of_class)
         env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
         described = f"{phrase}, class {name_of_class}"
         model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
@@ -209,7 +213,7 @@ def on_target(model: scaffold.Model, target: str) -> scaffold.Model:
     from pilotlight.spec.service import Component, ModelSpec, Service
 
     if "://" not in model.uri and target not in EMBEDDED:
-        message = f"{model.uri} lies on this machine, where {target} cannot read it"
+        message = f"{model.uri} is a local path, which {target} cannot read"
         raise UsageError(message, "put it into a store first: platformctl deploy s3://BUCKET/PATH, hf://ORG/MODEL, …")
     env = [{"name": name, "value": value} for name, value in model.env.items()]
     for protocol in ("", "v2"):  # KServe's default is v1, which some runtimes do not speak

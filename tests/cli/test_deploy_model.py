@@ -20,6 +20,7 @@ from tests.object_stores import Bucket, moto, s3_bucket
 from tests.predictor.storage.conftest import Hub, WebServer, web
 
 from pilotlight.errors import UsageError
+from platformctl.commands.service.deploy import USES
 from platformctl.services import scaffold
 from platformctl.services.model_argument import describe, kind_of
 
@@ -232,6 +233,15 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
     done = call("deploy", *words, "--dry-run")
     assert (done.code, done.out) == (code, "")
     assert sentence in done.err
+
+
+def test_without_arguments_deploy_shows_what_it_accepts_and_starts_nothing(call: Call, folder: Path) -> None:
+    done = call("deploy")
+    assert (done.code, done.out) == (2, "")
+    lines = done.err.splitlines()
+    assert lines[0] == "error: deploy needs a MODEL, a FILE or a NAME"
+    assert [line.split("  ")[1] for line in lines[1:]] == [command for command, _ in USES]
+    assert not (folder / "home").exists()
 
 
 def test_options_of_a_model_are_refused_by_a_canary_without_one(call: Call) -> None:

@@ -53,8 +53,6 @@ def request_from_target(
     document_options: DocumentOptions, target: "Target | None", mode: "PinMode" = "snapshot"
 ) -> ReleaseRequest:
     """Return a request from the stored document of one service, with its pins, changed by --set."""
-    if not document_options.names:
-        raise UsageError("neither -f FILE nor a NAME is given", "platformctl deploy -f service.yaml")
     if len(document_options.names) > 1:
         raise UsageError("without -f only one service can be deployed at a time")
     assert target is not None

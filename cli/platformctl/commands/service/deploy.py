@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +16,13 @@ from platformctl.services import helm, model_argument, model_document, rollout
 if TYPE_CHECKING:
     from pilotlight.targets.local.pin_resolution import PinMode
     from pilotlight.targets.target import Target
+
+USES: Final = (
+    ("platformctl deploy ./model.onnx", "a model: a file, a folder, model.py:Class, or a URI such as hf://org/model"),
+    ("platformctl deploy ./service.yaml", "InferenceServices of a file or folder; also -f FILE"),
+    ("platformctl deploy iris", "the service iris again, as it was deployed last"),
+    ("platformctl deploy --help", "all options"),
+)
 
 
 @click.command()
@@ -46,6 +53,8 @@ def deploy(
 
     Example: platformctl deploy ./model.onnx
     """
+    if not document_options.names and not document_options.files:
+        raise UsageError("deploy needs a MODEL, a FILE or a NAME", "\n".join(output.columns(USES)).lstrip())
     document_options = _resolve_words(document_options, model_options)
     offline = apply_options.dry_run == "client" and not apply_options.diff and document_options.files
     name = document_options.target or targets.LOCAL

@@ -235,12 +235,13 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
     assert sentence in done.err
 
 
-def test_without_arguments_deploy_shows_what_it_accepts_and_starts_nothing(call: Call, folder: Path) -> None:
+def test_without_arguments_or_with_a_missing_file_deploy_starts_nothing(call: Call, folder: Path) -> None:
     done = call("deploy")
     assert (done.code, done.out) == (2, "")
     lines = done.err.splitlines()
     assert lines[0] == "error: deploy needs a MODEL, a FILE or a NAME"
     assert [line.split("  ")[1] for line in lines[1:]] == [command for command, _ in USES]
+    assert "no such file or directory: gone.yaml" in call("deploy", "-f", "gone.yaml").err
     assert not (folder / "home").exists()
 
 

@@ -11,6 +11,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from platformctl import completion, options, output, targets
 from platformctl.canary import start
+from platformctl.manifest_files import check_exist
 from platformctl.services import helm, model_argument, model_document, rollout
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ def deploy(
     document_options = _resolve_words(document_options, model_options)
     offline = apply_options.dry_run == "client" and not apply_options.diff and document_options.files
     name = document_options.target or targets.LOCAL
-    if document_options.files:
-        _check_options(document_options, name)  # before anything is started
+    if document_options.files:  # before anything is started
+        check_exist(document_options.files)
+        _check_options(document_options, name)
     target = None if offline else targets.connect(name)
     if document_options.files:
         _check_target(target)

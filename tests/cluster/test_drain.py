@@ -10,7 +10,7 @@ from tests.cluster.one_device import DEVICE, one_device
 from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.scenarios import Story, document
 
-DRAINED = f"the pod asks for 1 {DEVICE}; at most 0 is free, on"
+DRAINED = f"the pod requests 1 {DEVICE}; at most 0 is free, on"
 HELD = "still holds 1 and is terminating: Knative drains it for 30 s"
 
 

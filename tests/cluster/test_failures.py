@@ -96,7 +96,7 @@ def test_memory_that_no_node_has_free_is_told_with_what_is_free(cluster: Cluster
     resources = {"requests": {"cpu": "50m", "memory": "900Gi"}, "limits": {"memory": "900Gi"}}
     text = other(document("huge", mode="Standard", least=1), resources=resources)
     said = failing(story, text, *PATIENCE)
-    assert "it cannot be scheduled: the pod asks for 900Gi memory; at most" in said
+    assert "it cannot be scheduled: the pod requests 900Gi memory; at most" in said
 
 
 def test_what_somebody_else_has_made_is_neither_taken_over_nor_deleted(cluster: Cluster, namespace: str) -> None:
@@ -132,7 +132,7 @@ def test_a_field_that_somebody_else_has_set_is_told_and_taken_over_when_asked(cl
                     "-p", '{"spec": {"maxReplicaCount": 9}}')  # fmt: skip
     refused = story.run("deploy", "-f", "-", text=text)
     assert refused.returncode == 1
-    assert ".spec.maxReplicaCount: set by me; the document says 3" in refused.stderr
+    assert ".spec.maxReplicaCount: set by me; the manifest has 3" in refused.stderr
     assert "--force-conflicts" in refused.stderr
     story.deploy(text, "--force-conflicts")
     assert cluster.get("scaledobject", "field-predictor", "-n", namespace)["spec"]["maxReplicaCount"] == 3

@@ -88,11 +88,12 @@ def check_name(name: str) -> None:
     """Raise NotFound for an unknown target."""
     if name in ("local", "kubernetes", *MODULES) or _plugins(name):
         return
-    from pilotlight.spec.field_types import suggestion
+    from difflib import get_close_matches
 
     known = ("local", "kubernetes", *MODULES, *sorted(plugin.name for plugin in _plugins()))
-    near = suggestion(name, known) if name not in SYNONYMS else f"; did you mean {SYNONYMS[name]}?"
-    raise NotFound(f"unknown target {name}; known: {', '.join(known)}{near}")
+    near = [SYNONYMS[name]] if name in SYNONYMS else get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise NotFound(f"unknown target {name}; known: {', '.join(known)}{hint}")
 
 
 def _plugins(name: str = "") -> list[Any]:

@@ -81,12 +81,12 @@ def _resolve_words(
 ) -> options.DocumentOptions:
     """Return the options with the documents, or the document of the model, that the words name."""
     words = document_options.names
+    if model_options.trust_pickle and any(re.search("=[0-9a-fA-F]{64}$", word) for word in words):
+        fix = "leave the value out: every pickle of the model is pinned by its SHA-256"
+        raise UsageError("--trust-pickle takes no value here", fix)
     kinds = {model_argument.kind_of(word) for word in words} if not document_options.files else set()
     if kinds == {"model"} and len(words) == 1:
         return model_document.with_document(words[0], document_options, model_options)
-    if "model" in kinds and model_options.trust_pickle and any(re.search("=[0-9a-fA-F]{64}$", word) for word in words):
-        fix = "leave the value out: every pickle of the model is pinned by its SHA-256"
-        raise UsageError("--trust-pickle takes no value here", fix)
     model_document.refuse_without_model(model_options, "deploy ./model.onnx")
     if kinds == {"documents"}:
         return replace(document_options, names=(), files=words)

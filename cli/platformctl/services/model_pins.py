@@ -10,8 +10,8 @@ from platformctl import output
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import ObjectKey
     from pilotlight.plan.types import Capabilities
+    from pilotlight.release.model_pins import PinMode, Progress
     from pilotlight.release.plan_and_render import Documents
-    from pilotlight.targets.local.pin_resolution import PinMode, Progress
 
 SHOWN_BYTES: Final = 64 << 20  # larger models show their progress
 
@@ -21,11 +21,12 @@ def resolve(documents: "Documents", capabilities: "Capabilities", mode: "PinMode
 
     `local`: they are for this machine; on a cluster a path is one of the image.
     """
+    from pilotlight.release.model_pins import resolve_pins
     from pilotlight.targets.local.home_directory import home
-    from pilotlight.targets.local.pin_resolution import resolve_pins
+    from pilotlight.targets.local.local_models import LocalModels
 
     with _progress() as progress:
-        return resolve_pins(documents, capabilities, home() if local else None, mode, progress)
+        return resolve_pins(documents, capabilities, LocalModels(home()) if local else None, mode, progress)
 
 
 def check_stored(documents: "Documents", mode: "PinMode") -> None:
@@ -33,16 +34,17 @@ def check_stored(documents: "Documents", mode: "PinMode") -> None:
     from pilotlight.k8s.model_pins import decode, is_local, local_path
     from pilotlight.k8s.names import ANNOTATION_PINS
     from pilotlight.targets.local.home_directory import home
-    from pilotlight.targets.local.pin_resolution import pin_local
+    from pilotlight.targets.local.local_models import LocalModels
 
+    models = LocalModels(home())
     with _progress() as progress:
         for service in documents.services:
             for uri, pin in decode(service.annotations.get(ANNOTATION_PINS, "")).items():
                 path = local_path(uri)
                 if not is_local(uri) or not os.path.exists(path):
                     continue
-                if pin_local(path, home(), "compare", progress).digest == pin.digest:
-                    pin_local(path, home(), mode, progress)
+                if models.pin(path, "compare", progress).digest == pin.digest:
+                    models.pin(path, mode, progress)
                 else:
                     new = "the old files are served, -f FILE deploys the new"
                     output.note(f"{uri} has changed since it was deployed; {new}")

@@ -18,7 +18,7 @@ from platformctl.services.model_pins import check_stored, resolve
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Change
-    from pilotlight.targets.local.pin_resolution import PinMode
+    from pilotlight.release.model_pins import PinMode
     from pilotlight.targets.target import ServiceStatus, Target
 
 FORMATS: Final = ("url", "json", "yaml", "table", "wide", "name")

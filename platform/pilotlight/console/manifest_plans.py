@@ -16,13 +16,13 @@ from pilotlight.k8s import manifest as k8s_manifest
 from pilotlight.k8s.model_pins import is_local, local_path
 from pilotlight.plan.types import Capabilities
 from pilotlight.release import apply, history
-from pilotlight.release.model_pins import changed_models, without_pins
+from pilotlight.release.model_pins import Progress, changed_models, resolve_pins, without_pins
 from pilotlight.release.plan_and_render import Documents, Sources, plan_documents, read
 from pilotlight.spec.problems import InvalidDocument, Problem, Problems, SourceLocation, problem_rows
 from pilotlight.spec.yaml_nodes import Node, parse
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.installed_engines import installed_engines
-from pilotlight.targets.local.pin_resolution import Progress, resolve_pins
+from pilotlight.targets.local.local_models import LocalModels
 from pilotlight.targets.target import Key, Release, Target
 
 FILE: Final = "manifest"
@@ -63,9 +63,10 @@ def _text(documents: Documents) -> str:
 
 def validate(text: str, service: str, target: Target, home: Home | None, *, compares: bool) -> dict[str, Any]:
     """Return problems and services; `compares`: also what a deploy would change, for which models are read."""
+    models = LocalModels(home) if home is not None else None
 
     def pin(documents: Documents, capabilities: Capabilities) -> Documents:
-        return resolve_pins(documents, capabilities, home, "compare", lambda *_: None) if compares else documents
+        return resolve_pins(documents, capabilities, models, "compare", lambda *_: None) if compares else documents
 
     try:
         drafts, warnings = plan_drafts(text, service, target, pin)
@@ -77,9 +78,10 @@ def validate(text: str, service: str, target: Target, home: Home | None, *, comp
 
 def deploy(text: str, service: str, target: Target, home: Home | None, log: Log) -> list[dict[str, Any]]:
     """Plan, pin and apply all services; of several, the target checks each before the first is applied."""
+    models = LocalModels(home) if home is not None else None
 
     def pin(documents: Documents, capabilities: Capabilities) -> Documents:
-        return resolve_pins(documents, capabilities, home, "snapshot", _in_steps(log))
+        return resolve_pins(documents, capabilities, models, "snapshot", _in_steps(log))
 
     drafts, warnings = plan_drafts(text, service, target, pin)
     for warning in warnings:

@@ -2,17 +2,70 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from pilotlight.k8s.model_pins import changed_files, decode, encode, pins_of
+from pilotlight.contract import LOCAL_CAPABILITIES
+from pilotlight.k8s.model_pins import (
+    REMOTE_SCHEMES,
+    ModelPin,
+    changed_files,
+    decode,
+    encode,
+    is_local,
+    local_path,
+    pins_of,
+    scheme_of,
+)
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.release.plan_and_render import Documents, plan_documents
+from pilotlight.release.remote_pins import resolve_remote
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest, ObjectKey
-    from pilotlight.k8s.model_pins import ModelPin
     from pilotlight.plan.types import Capabilities
     from pilotlight.spec.service import Service
+
+# `snapshot` copies local models for the revision, `record` serves them in place, `compare` stores nothing.
+PinMode = Literal["snapshot", "record", "compare"]
+
+
+class Progress(Protocol):
+    """Callback for steps: Reading (a path, in bytes), Installing, Installed, Warning."""
+
+    def __call__(self, step: str, text: str, done: int = 0, total: int = 0, /) -> None: ...
+
+
+class LocalModels(Protocol):
+    """Models of this machine (targets/local/local_models.py)."""
+
+    def pin(self, path: str, mode: PinMode, progress: Progress) -> ModelPin: ...
+    def install_requirements(self, path: str, progress: Progress) -> None: ...
+
+
+def resolve_pins(
+    documents: Documents, capabilities: "Capabilities", models: LocalModels | None, mode: PinMode, progress: Progress
+) -> Documents:
+    """Return the documents with a pin for each model URI that can have one; a warning names the others.
+
+    Unless `mode` is compare, requirements of Python models are installed for replicas on this machine. Without
+    `models`, a path is not of this machine: on a cluster it is one of the image.
+    """
+    uris = unpinned_uris(documents, capabilities)
+    paths = {uri: local_path(uri) for uri in uris if is_local(uri)} if models is not None else {}
+    pins = {uri: models.pin(path, mode, progress) for uri, path in paths.items() if models is not None}
+    remote = [uri for uri in uris if scheme_of(uri) in REMOTE_SCHEMES]
+    found: dict[str, ModelPin | str] = {
+        uri: f"{scheme_of(uri)}:// cannot be pinned" for uri in uris if not is_local(uri)
+    }
+    for uri, pin in (found | (resolve_remote(remote) if remote else {})).items():
+        if isinstance(pin, ModelPin):
+            pins[uri] = pin
+        else:
+            progress("Warning", f"a revision serves the content of {uri} at its start: {pin}")
+    if mode != "compare" and models is not None and capabilities.target == LOCAL_CAPABILITIES["target"]:
+        for path in paths.values():
+            models.install_requirements(path, progress)
+    return with_pins(documents, pins)
 
 
 def unpinned_uris(documents: Documents, capabilities: "Capabilities") -> list[str]:
@@ -28,7 +81,7 @@ def without_pins(documents: Documents) -> Documents:
     return replace(documents, services=tuple(_annotated(service, "") for service in documents.services))
 
 
-def with_pins(documents: Documents, pins: "Mapping[str, ModelPin]") -> Documents:
+def with_pins(documents: Documents, pins: Mapping[str, ModelPin]) -> Documents:
     """Return the documents with these pins besides those that they have."""
 
     def pinned(service: "Service") -> "Service":

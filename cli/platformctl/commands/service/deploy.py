@@ -15,7 +15,7 @@ from platformctl.manifest_files import check_exist
 from platformctl.services import helm, model_argument, model_document, rollout
 
 if TYPE_CHECKING:
-    from pilotlight.targets.local.pin_resolution import PinMode
+    from pilotlight.release.model_pins import PinMode
     from pilotlight.targets.target import Target
 
 USES: Final = (

@@ -10,9 +10,10 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import decode
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.plan.types import Capabilities
+from pilotlight.release.model_pins import PinMode, resolve_pins
 from pilotlight.release.plan_and_render import Documents, Sources, read
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.pin_resolution import PinMode, resolve_pins
+from pilotlight.targets.local.local_models import LocalModels
 
 SERVICE = """
 apiVersion: serving.kserve.io/v1beta1
@@ -40,7 +41,7 @@ class Steps:
 @pytest.mark.parametrize(("mode", "copies"), [("snapshot", 1), ("record", 0), ("compare", 0)])
 def test_a_path_is_pinned_and_what_cannot_be_is_a_warning(mode: PinMode, copies: int, tmp_path: Path) -> None:
     home, steps = Home(tmp_path), Steps()
-    pinned = resolve_pins(documents(str(IRIS), VOLUME), Capabilities(), home, mode, steps)
+    pinned = resolve_pins(documents(str(IRIS), VOLUME), Capabilities(), LocalModels(home), mode, steps)
     assert list(decode(pinned.services[0].annotations[ANNOTATION_PINS])) == [str(IRIS)]
     assert len(list(home.models.glob("*/content/*"))) == copies
     warning = f"a revision serves the content of {VOLUME} at its start: pvc:// cannot be pinned"
@@ -53,6 +54,9 @@ def test_without_a_home_a_path_is_one_of_the_image(tmp_path: Path) -> None:
     assert steps.lines == []
 
 
-def test_a_model_that_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(PlatformError, match=f"{tmp_path}/gone cannot be read or copied: .*No such file"):
-        resolve_pins(documents(f"{tmp_path}/gone"), Capabilities(), Home(tmp_path), "snapshot", Steps())
+def test_a_model_that_cannot_be_copied_is_an_error_with_both_paths(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.models.write_text("a file, where the folder of snapshots would be")
+    with pytest.raises(PlatformError, match=f"{IRIS} cannot be read or copied: {home.models}") as raised:
+        resolve_pins(documents(str(IRIS)), Capabilities(), LocalModels(home), "snapshot", Steps())
+    assert "platformctl deploy --no-snapshot" in raised.value.hint

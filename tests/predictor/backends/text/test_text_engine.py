@@ -14,6 +14,7 @@ from tests.predictor.backends.text.tiny import greedy_text, text_model
 
 from pilotlight_predictor.backends.text.backend import TextInstance
 from pilotlight_predictor.backends.text.engine import MAX_GATHER_S, Prefill, TextEngine
+from pilotlight_predictor.backends.text.model import GROUPED
 
 WORDS = ("The quick", "A pilot light", "The server sleeps when", "One two", "Grüße", "forest", "and", "three four five")
 
@@ -81,6 +82,20 @@ def test_prompts_of_similar_length_are_read_together_within_the_budget(
     engine = TextEngine(instance._model, 8)
     engine._prefills.extend(Prefill(task, None) for task in tasks)
     assert len(engine._similar_prefills(budget)) == count
+
+
+def test_masked_steps_on_a_cpu_have_the_results_of_transformers_own_attention(instance: TextInstance) -> None:
+    from transformers import AttentionInterface
+
+    assert instance._model._module.config._attn_implementation == GROUPED
+    module: Any = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+    query, (key, value) = torch.randn(2, 6, 1, 8), torch.randn(2, 2, 2, 5, 8)
+    for mask in (None, torch.tensor([[True] * 5, [False, False, True, True, True]])[:, None, None]):
+        ours, own = (
+            AttentionInterface()[name](module, query, key, value, mask, scaling=0.4, dropout=0.0, softcap=None)[0]
+            for name in (GROUPED, "sdpa")
+        )
+        torch.testing.assert_close(ours, own)
 
 
 def test_an_idle_engine_waits_for_a_request_that_comes_with_the_first(tiny: Path) -> None:

@@ -221,6 +221,26 @@ def import_library(name: str, models: str, extra: str) -> Any:
         raise LoadFailed(f"{models} need the {extra} extra: {install_command(extra)} ({error})") from None
 
 
+def check_unpacked_memory(path: Path) -> None:
+    """Raise LoadFailed if the members of a zip (.pt, .pt2, .skops) do not fit the available memory.
+
+    torch and skops unpack a member in memory, up to the size that its header declares. Members that are not compressed
+    are as large as the file, and torch maps them.
+    """
+    from zipfile import ZIP_STORED, ZipFile
+
+    from pilotlight.wire.machine import available_memory
+
+    with ZipFile(path) as archive:
+        needed = sum(member.file_size for member in archive.infolist() if member.compress_type != ZIP_STORED)
+    available = available_memory()
+    if available is not None and needed > available:
+        raise LoadFailed(
+            f"{path.name} unpacks to {needed >> 20:,} MiB, but only {available >> 20:,} MiB of memory are available;"
+            " check that it is the right file, or save it without compression"
+        )
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's message, which may have hundreds."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:400]

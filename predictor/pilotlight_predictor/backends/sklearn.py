@@ -11,10 +11,9 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from pilotlight.wire.environments.install_command import install_command
-from pilotlight_predictor.backends.base import LoadSpec, first_line, import_library
+from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory, first_line, import_library
 from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
-from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log

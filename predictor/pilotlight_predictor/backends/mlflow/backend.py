@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import PICKLE_SUFFIXES
-from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, first_line
+from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, check_unpacked_memory, first_line
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
-from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.batch import join, rows_of
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor

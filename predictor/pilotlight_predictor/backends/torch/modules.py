@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pilotlight.wire.model_formats import is_exported_program
-from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory
 from pilotlight_predictor.backends.python.functions import declared
 from pilotlight_predictor.backends.python.source import UserModule, own_classes
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.derived_signature import derive, sample_config
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
-from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.safetensors_header import weight_files

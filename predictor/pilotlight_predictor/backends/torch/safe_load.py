@@ -15,11 +15,10 @@ from types import ModuleType
 from typing import IO, Any, Final
 
 from pilotlight.wire.model_formats import is_exported_program
-from pilotlight_predictor.backends.base import LoadSpec
+from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory
 from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.trusted_pickles import open_trusted, refusal
-from pilotlight_predictor.backends.zip_memory import check_unpacked_memory
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 

@@ -5,6 +5,8 @@
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,11 +36,11 @@ from pilotlight.spec.field_types import (
 Json = Any
 OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 EITHER: Final = "x-kubernetes-int-or-string"
-DOCUMENTS: Final = {
-    "ome-inferenceservice.json": (OME, "InferenceService"),
-    "kserve-inferenceservice.json": (KSERVE, "InferenceService"),
-    "kserve-llminferenceservice.json": (LLM, "LLMInferenceService"),
-    "kserve-inferencegraph.json": (GRAPH, "InferenceGraph"),
+DOCUMENTS: Final[dict[str, Callable[[], Record]]] = {
+    "ome-inferenceservice.json": partial(OME.record, "InferenceService"),
+    "kserve-inferenceservice.json": partial(KSERVE.record, "InferenceService"),
+    "kserve-llminferenceservice.json": partial(LLM.record, "LLMInferenceService"),
+    "kserve-inferencegraph.json": partial(GRAPH.record, "InferenceGraph"),
 }
 
 
@@ -173,7 +175,7 @@ def _whole(pattern: str) -> str:
 
 def texts() -> dict[str, str]:
     """Return file name → content of every schema."""
-    schemas = {name: schema(table.record(kind)) for name, (table, kind) in DOCUMENTS.items()}
+    schemas = {name: schema(record()) for name, record in DOCUMENTS.items()}
     return {name: json.dumps(each, indent=1, ensure_ascii=False) + "\n" for name, each in schemas.items()}
 
 

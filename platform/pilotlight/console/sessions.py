@@ -25,8 +25,8 @@ IDLE_TIMEOUT_S: Final = 2 * 3600.0
 TICKET_TTL_S: Final = 300.0
 MAX_ENTRIES: Final = 64  # sessions, and tickets; the oldest is evicted
 PREFIX: Final = "/console"
-WITH_SECRETS: Final = ("/live", "/releases", "/manifest")  # paths of which the response may hold Secrets
-QUERIES: Final = ("/query", "/query_range")  # paths that read, though by POST
+WITH_SECRETS: Final = ("/live", "/releases", "/manifest")  # routes of which the response may hold Secrets
+QUERY: Final = "/query_range"  # route that reads, though by POST
 HEADER_PROOF: Final = "X-Pilotlight-Console"
 COOKIE: Final = "pilotlight_console"
 ALLOWED_SITES: Final = frozenset({"", "same-origin", "none"})  # none: typed by the user; empty: no browser
@@ -148,9 +148,9 @@ async def require_session(request: web.Request) -> None:
 async def require_change(request: web.Request) -> None:
     """Authorizer of routes of services: a read-only session changes nothing and gets no manifest, which has Secrets."""
     await require_session(request)
-    session = find_session(request)
-    method = "GET" if request.path.endswith(QUERIES) else request.method
-    reads = method in READ_METHODS and not request.path.endswith(WITH_SECRETS)
+    session, resource = find_session(request), request.match_info.route.resource
+    path = resource.canonical if resource else ""  # the route's, since a service may be called like its end
+    reads = path.endswith(QUERY) or (request.method in READ_METHODS and not path.endswith(WITH_SECRETS))
     if not reads and (session is None or session.read_only):
         raise web.HTTPForbidden(reason="this session is read-only")
 

@@ -1,17 +1,21 @@
 """Routes of the control process, called by strangers and by read-only sessions, over an engine that remembers."""
 
+import json
 import re
+import socket
 from collections.abc import Iterator
 
 import pytest
 from tests.platform.api.conftest import TOKEN, Served, api
 from tests.platform.console.test_routes import Visitor
 
+from pilotlight.console.sessions import HEADER_PROOF
 from pilotlight.control_plane.app import make_app
-from pilotlight.targets.target import Release
+from pilotlight.targets.target import Release, ServiceStatus
 
 pytestmark = pytest.mark.security
 __all__ = ["api"]  # the fixture
+SERVICE = "/console/api/v1/namespaces/default/services"
 # What a browser needs before it has a session, and scrapes.
 PUBLIC = {
     "/", "/healthz", "/metrics", "/metrics/replicas/{replica}", "/api/v1/openapi.json", "/api/v1/docs",
@@ -69,3 +73,31 @@ def test_a_read_only_session_changes_no_service_whatever_its_name(api: Served, w
 def test_an_instant_query_is_not_for_a_read_only_session(watcher: Visitor) -> None:
     """The control process would store the metrics that it names for as long as its range: here, without end."""
     assert watcher.ask("POST", "/console/api/v1/query", {"query": "max_over_time(up[100y])"})[0] == 403
+
+
+def test_a_request_to_a_model_is_not_held_in_memory(api: Served, watcher: Visitor) -> None:
+    """2,000 connections with 64 MiB each would be more than the control process has."""
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        url = f"http://127.0.0.1:{service.getsockname()[1]}"
+        api.engine.status = lambda key: ServiceStatus(*key, 1, "Ready", url)  # type: ignore[method-assign]
+        head = {
+            "Host": f"127.0.0.1:{api.port}", "Origin": f"http://127.0.0.1:{api.port}", "Cookie": watcher.cookie,
+            HEADER_PROOF: watcher.proof, "Content-Length": "10",
+        }  # fmt: skip
+        lines = [f"POST {SERVICE}/iris/ask/v2/models/iris/infer HTTP/1.1", *(f"{k}: {v}" for k, v in head.items())]
+        service.settimeout(20)
+        with socket.create_connection(("127.0.0.1", api.port), timeout=20) as client:
+            client.sendall("\r\n".join([*lines, "", "first"]).encode())  # the rest does not come yet
+            forwarded, _ = service.accept()
+            with forwarded:
+                forwarded.settimeout(20)
+                got = b""
+                while not got.endswith(b"first"):
+                    got += forwarded.recv(65536)
+                client.sendall(b"other")
+                while not got.endswith(b"firstother"):
+                    got += forwarded.recv(65536)
+                assert b"Content-Length: 10\r\n" in got
+                forwarded.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            reply = client.recv(65536)
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["body"] == "ok"

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, web
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, StreamReader, web
 from msgspec import json
 from msgspec.structs import replace
 from yarl import URL
@@ -27,7 +27,7 @@ PATH: Final = f"{PREFIX}{SERVICE}/ask/{{path:v[12]/.*}}"
 TIMEOUT: Final = ClientTimeout(total=300.0, sock_connect=10.0)
 HEADER_METHOD: Final = "X-Pilotlight-Method"
 METHODS: Final = frozenset({"GET", "POST"})
-FORWARDED_HEADERS: Final = ("Content-Type", HEADER_INFERENCE_LENGTH, "Authorization")
+FORWARDED_HEADERS: Final = ("Content-Type", "Content-Length", HEADER_INFERENCE_LENGTH, "Authorization")
 MAX_RESPONSE_BYTES: Final = 8 * 2**20
 LINES: Final = "application/x-ndjson"
 
@@ -47,7 +47,8 @@ async def send_request(request: web.Request) -> web.StreamResponse:
         forwarded = {name: request.headers[name] for name in FORWARDED_HEADERS if name in request.headers}
         headers = {**route.headers, **forwarded}
         url = f"{route.url.rstrip('/')}/{path}"
-        async with forward(method, url, headers, await request.read()) as forwarded_request:
+        body = request.content if request.can_read_body else None
+        async with forward(method, url, headers, body) as forwarded_request:
             if request.headers.get("Accept") == LINES:
                 return await _stream(request, forwarded_request)
             parts = [part async for part in forwarded_request.parts()]
@@ -100,14 +101,19 @@ class ForwardedRequest:
 
 
 @asynccontextmanager
-async def forward(method: str, url: str, headers: dict[str, str], body: bytes) -> AsyncIterator[ForwardedRequest]:
-    """Send the request. Raise TimedOut or PlatformError if the service does not respond."""
+async def forward(
+    method: str, url: str, headers: dict[str, str], body: StreamReader | None
+) -> AsyncIterator[ForwardedRequest]:
+    """Send the request, its body as it arrives: many large ones would fill the memory of the control process.
+
+    Raise TimedOut or PlatformError if the service does not respond.
+    """
     began = monotonic()
     try:
         async with (
             ClientSession(timeout=TIMEOUT, auto_decompress=True) as client,
             client.request(
-                method, URL(url, encoded=True), data=body or None, headers=headers, allow_redirects=False
+                method, URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
             ) as response,
         ):
             yield ForwardedRequest(response, began)

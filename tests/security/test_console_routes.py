@@ -3,12 +3,16 @@
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.platform.api.conftest import TOKEN, Served, api
 from tests.platform.console.test_routes import Visitor
 
+from pilotlight.api.log_files import tail_offset
 from pilotlight.console.sessions import HEADER_PROOF
 from pilotlight.control_plane.app import make_app
 from pilotlight.targets.target import Release, ServiceStatus
@@ -101,3 +105,18 @@ def test_a_request_to_a_model_is_not_held_in_memory(api: Served, watcher: Visito
                 forwarded.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             reply = client.recv(65536)
     assert json.loads(reply.partition(b"\r\n\r\n")[2])["body"] == "ok"
+
+
+def test_the_last_lines_of_a_large_log_are_found_in_a_moment(tmp_path: Path) -> None:
+    """It is read on the event loop. Reading it again with every chunk took the square of its length."""
+    log = tmp_path / "replica.log"
+    with log.open("wb") as file:
+        file.truncate(100 << 20)
+    began = time.process_time()
+    assert tail_offset(log, 10**9) == 0
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize("number", ["9" * 30, "9" * 5000, "1e3", "\u0661"])
+def test_a_number_that_the_store_does_not_have_is_a_usage_error(api: Served, watcher: Visitor, number: str) -> None:
+    assert watcher.ask("GET", f"/console/api/v1/events?after={quote(number)}")[0] == 400

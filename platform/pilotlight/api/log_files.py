@@ -54,12 +54,14 @@ def tail_offset(path: Path, count: int) -> int:
         position = file.seek(0, 2)
         if count < 0:
             return 0
-        tail = b""
-        while position and tail.rstrip(b"\n").count(b"\n") < count:
+        chunks, lines = list[bytes](), 0
+        while position and lines <= count:
             step = min(CHUNK, position)
             position -= step
             file.seek(position)
-            tail = file.read(step) + tail
+            chunks.append(file.read(step))
+            lines += chunks[-1].count(b"\n")
+        tail = b"".join(reversed(chunks))
         last = b"".join(tail.splitlines(keepends=True)[-count:] if count else ())
         return position + len(tail) - len(last)
     return 0

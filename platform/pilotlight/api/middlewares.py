@@ -53,7 +53,7 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["Allow"] = error.headers["Allow"]
     except Exception as error:
-        log.exception("%s %s failed", request.method, request.path)
+        log.exception("%s %s failed", request.method, request.rel_url.raw_path)
         response = _internal_error(error, is_admin(request))
     if not response.prepared:
         response.headers[HEADER_VERSION] = __version__

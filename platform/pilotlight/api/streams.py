@@ -4,6 +4,7 @@ The backend is polled only while a client follows; empty lines as heartbeats det
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from time import monotonic
@@ -43,10 +44,9 @@ async def logs(request: web.Request) -> web.StreamResponse:
 
 def int_parameter(request: web.Request, name: str, default: int) -> int:
     text = request.query.get(name, str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{name} is {text!r}, must be a whole number") from None
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):  # SQLite has 63 bits
+        raise UsageError(f"{name} is {text[:40]!r}, must be a whole number of up to 18 digits")
+    return int(text)
 
 
 async def _stream(request: web.Request, batches: AsyncIterator[Sequence[Any]]) -> web.StreamResponse:

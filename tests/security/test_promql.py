@@ -1,9 +1,14 @@
 """Queries of documents that a parser in native code reads: a crash there would end the controller for everybody."""
 
+import math
 import subprocess
 import sys
+from time import process_time
 
 import pytest
+
+from pilotlight.prometheus.promql import MAX_OPERATORS
+from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, supported
 
 pytestmark = pytest.mark.security
 BRACKETS = '"(" * 20_000 + "1" + ")" * 20_000'
@@ -34,3 +39,36 @@ def test_brackets_beyond_the_stack_are_refused_wherever_they_hide(before: str) -
     code = PARSE.format(query=f'"{before}" + {BRACKETS}')
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout[:9]) == (0, "refused: "), done.stderr
+
+
+# While Python's `re` matches, no other thread runs: one of these would stop the control process for everybody.
+@pytest.mark.parametrize(
+    "expression", ["(a|a)*b", "(a+)+b", "(.*)*b", "(a?){40}a{40}b", "(a|a)" * 40 + "b", ".*.*.*.*.*.*b"]
+)
+def test_a_matcher_that_could_try_forever_is_refused(expression: str) -> None:
+    reason = supported(f'sum(up{{service=~"{expression}"}})')
+    assert reason is not None
+    assert "is not supported" in reason
+
+
+@pytest.mark.parametrize("expression", ["a|b", ".+", ".*canary.*", "iris(-canary)?", "5..", "(a|b)-[0-9a-f]{8}"])
+def test_matchers_of_dashboards_are_evaluated(expression: str) -> None:
+    assert supported(f'sum(up{{service=~"{expression}"}})') is None
+
+
+@pytest.mark.parametrize("query", ['"\\' * 500_000, "up{" + 'a="",' * 200_000 + "}", 'up{a=~"' + "(" * 100_000 + '"}'])
+def test_a_query_of_a_megabyte_is_refused_unread(query: str) -> None:
+    began = process_time()
+    assert "more than 4000 characters" in (supported(query) or "")
+    assert process_time() - began < 1.0
+
+
+def test_the_deepest_query_is_read_in_a_moment() -> None:
+    began = process_time()
+    assert supported("up" + " or up" * MAX_OPERATORS) is None
+    assert process_time() - began < 0.8
+    assert "operators and brackets" in (supported("up" + " or up" * (MAX_OPERATORS + 1)) or "")
+
+
+def test_no_arithmetic_of_a_query_ends_the_evaluation_of_the_others() -> None:
+    assert math.isnan(Evaluator().evaluate("(1 / 0) % 2", 0.0) or 0.0)

@@ -16,7 +16,7 @@ from typing import Final
 from pilotlight.errors import UsageError
 from pilotlight.prometheus import histograms, promql
 from pilotlight.prometheus.promql import Node, kind
-from pilotlight.targets.local.scaling.promql import series
+from pilotlight.targets.local.scaling.promql import regexes, series
 from pilotlight.targets.local.scaling.promql.series import Labels, Selector, SeriesStore
 
 Vector = dict[Labels, float]
@@ -101,9 +101,7 @@ def _missing_of_selector(node: Node) -> str:
     if node.at or node.matchers.or_matchers:
         return "@" if node.at else "or between matchers"
     for label, operator, value in selector(node).matchers:
-        try:
-            re.compile(value if "~" in operator else "")
-        except re.error:  # valid in RE2 only, such as \pL
+        if "~" in operator and not regexes.is_safe(value):
             return f"{label}{operator}{value}"
     return "a negative offset" if selector(node).offset_s < 0 else ""
 
@@ -319,5 +317,5 @@ def by_element(name: str, value: float, limits: Sequence[float]) -> float:
 
 _ARITHMETIC: Final[dict[str, Callable[[float, float], float]]] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
-    "/": divided, "%": lambda a, b: math.fmod(a, b) if b else math.nan,
+    "/": divided, "%": lambda a, b: math.fmod(a, b) if b and math.isfinite(a) else math.nan,
 }  # fmt: skip

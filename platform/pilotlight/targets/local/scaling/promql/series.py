@@ -13,6 +13,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final
 
+from pilotlight.targets.local.scaling.promql import regexes
+
 Labels = tuple[tuple[str, str], ...]
 LOOKBACK_S: Final = 300.0  # Prometheus' lookback delta: how long a sample stays current
 MARGIN_S: Final = 30.0
@@ -84,7 +86,7 @@ class SeriesStore:
 
     def select(self, selector: Selector) -> Iterator[Series]:
         for series in self._series.get(selector.name, {}).values():
-            if all(_matches(dict(series.labels), matcher) for matcher in selector.matchers):
+            if all(matches(dict(series.labels), matcher) for matcher in selector.matchers):
                 yield series
 
     def __len__(self) -> int:
@@ -132,9 +134,9 @@ def _labels(text: str) -> dict[str, str]:
     return {name: re.sub(r"\\.", lambda m: _ESCAPES.get(m[0], m[0]), value) for name, value in _LABEL.findall(text)}
 
 
-def _matches(labels: Mapping[str, str], matcher: tuple[str, str, str]) -> bool:
+def matches(labels: Mapping[str, str], matcher: tuple[str, str, str]) -> bool:
     label, operator, value = matcher
     label_value = labels.get(label, "")
     if operator in ("=", "!="):
         return (label_value == value) == (operator == "=")
-    return bool(re.fullmatch(value, label_value)) == (operator == "=~")
+    return regexes.matches(value, label_value) == (operator == "=~")

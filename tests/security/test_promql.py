@@ -7,7 +7,10 @@ from time import process_time
 
 import pytest
 
+from pilotlight.contract import LABEL_SERVICE, METRIC_REPLICAS
 from pilotlight.prometheus.promql import MAX_OPERATORS
+from pilotlight.targets.local.history.points import RESOLUTIONS, Point, Run, Series
+from pilotlight.targets.local.history.range_query import BUCKET, evaluate
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, supported
 
 pytestmark = pytest.mark.security
@@ -68,6 +71,17 @@ def test_the_deepest_query_is_read_in_a_moment() -> None:
     assert supported("up" + " or up" * MAX_OPERATORS) is None
     assert process_time() - began < 0.8
     assert "operators and brackets" in (supported("up" + " or up" * (MAX_OPERATORS + 1)) or "")
+
+
+def test_a_query_over_thousands_of_deleted_services_is_refused_and_one_over_a_few_answered() -> None:
+    """Loaded, they would be 25 million samples."""
+    samples = {Series("default", f"s{n}", "s", f"s{n}-1"): Point(1, 0, 0, (1,) * 15, ready=1) for n in range(6000)}
+    day, window = dict.fromkeys(range(0, 86400, 300), samples), Run(0, 86400)
+    began = process_time()
+    whole = evaluate(f"sum(rate({BUCKET}[1h]))", day, RESOLUTIONS[-1], window, [window])
+    few = evaluate(f'sum({METRIC_REPLICAS}{{{LABEL_SERVICE}=~"s1[0-4]"}})', day, RESOLUTIONS[-1], window, [window])
+    assert ("6000 series" in whole.reason, len(few.series), few.reason) == (True, 1, "")
+    assert process_time() - began < 3.0
 
 
 def test_no_arithmetic_of_a_query_ends_the_evaluation_of_the_others() -> None:

@@ -5,7 +5,7 @@ predictors'. Other metrics have no series here.
 """
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -24,12 +24,14 @@ from pilotlight.contract import (
 )
 from pilotlight.targets.local.history.points import Point, Resolution, Run, Samples, Series
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery, parse, selectors
+from pilotlight.targets.local.scaling.promql.series import Selector, matches
 
 COUNT: Final = f"{METRIC_REQUEST_DURATION}_count"
 BUCKET: Final = f"{METRIC_REQUEST_DURATION}_bucket"
 RECORDED: Final = (
     METRIC_REPLICAS, METRIC_GATEWAY_WAITING, METRIC_GATEWAY_COLD_STARTS, METRIC_GPU_MEMORY_USED, COUNT, BUCKET,
 )  # fmt: skip
+MAX_SAMPLES: Final = 1_000_000  # loaded for a query: 200 MB and some seconds
 POINTS: Final = 90  # of a panel; each is an evaluation of its queries
 MIN_SAMPLES: Final = 4  # in the range of a rate, as Grafana has it
 _BOUNDS: Final = (*(f"{edge:g}" for edge in LATENCY_BUCKETS), "+Inf")
@@ -69,12 +71,17 @@ def evaluate(
     step, text = step_of(seconds, chosen), with_intervals(query, seconds, chosen)
     times = tuple(range(window.start - window.start % step + step, window.end + 1, step))
     try:
-        names = {selector.name for selector in selectors(parse(text))}
+        wanted = selectors(parse(text))
     except UnsupportedQuery as error:
         return RangeResult("history", step, times, (), str(error))
+    names = {selector.name for selector in wanted}
     if not names & set(RECORDED):
         return RangeResult("history", step, times, (), f"the history has no {', '.join(sorted(names))}")
-    evaluator = loaded(intervals, chosen.step, names)
+    known = {each for each in set().union(*intervals.values()) if may_match(each, wanted)}
+    if len(known) * len(intervals) * (len(_BOUNDS) if BUCKET in names else 2) > MAX_SAMPLES:
+        reason = f"the history has {len(known)} series of it, too many; choose a service or a shorter range"
+        return RangeResult("history", step, times, (), reason)
+    evaluator = loaded(intervals, known, chosen.step, names)
     found: dict[tuple[tuple[str, str], ...], dict[int, float]] = {}
     for at in times:
         if any(run.start < at <= run.end for run in runs):
@@ -85,10 +92,15 @@ def evaluate(
     return RangeResult("history", step, times, series)
 
 
-def loaded(intervals: Mapping[int, Samples], step: int, names: set[str]) -> Evaluator:
+def may_match(series: Series, wanted: Iterable[Selector]) -> bool:
+    """Return whether a selector matches the series as far as its identity is concerned."""
+    labels = identity(series)
+    return any(all(matches(labels, each) for each in selector.matchers if each[0] in labels) for selector in wanted)
+
+
+def loaded(intervals: Mapping[int, Samples], known: Collection[Series], step: int, names: set[str]) -> Evaluator:
     """Return an evaluator that holds the intervals as samples at their ends; counts as counters that only rise."""
     evaluator, counters = Evaluator(), dict[tuple[str, tuple[tuple[str, str], ...]], float]()
-    known = {series for samples in intervals.values() for series in samples}
     for at in sorted(intervals):
         for series in known:
             for name, labels, value, counted in measured(series, intervals[at].get(series, Point()), names):
@@ -99,8 +111,12 @@ def loaded(intervals: Mapping[int, Samples], step: int, names: set[str]) -> Eval
     return evaluator
 
 
+def identity(series: Series) -> dict[str, str]:
+    return {LABEL_NAMESPACE: series.namespace, LABEL_SERVICE: series.service, LABEL_REVISION: series.revision}
+
+
 def measured(series: Series, point: Point, names: Container[str]) -> Measured:
-    labels = {LABEL_NAMESPACE: series.namespace, LABEL_SERVICE: series.service, LABEL_REVISION: series.revision}
+    labels = identity(series)
     if METRIC_REPLICAS in names:
         for state, number in (("ready", point.ready), ("starting", point.starting)):
             yield METRIC_REPLICAS, {**labels, "workload": series.workload, "state": state}, number, False

@@ -25,7 +25,8 @@ POD_FIELDS: Final = (  # that a runtime may set
     "containers", "volumes", "nodeSelector", "affinity", "tolerations", "imagePullSecrets", "schedulerName", "hostIPC",
     "resourceClaims", "dnsPolicy", "hostNetwork",
 )  # fmt: skip
-_PLACEHOLDER: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
+# In linear time: the author of a runtime need not be trusted with the controller's.
+_PLACEHOLDER: Final = re.compile(r"\{\{((?:(?!\{\{).)*?)\}\}", re.DOTALL)
 # Any other placeholder is an error instead of reaching a container.
 _FIELD: Final = re.compile(r"\.(Name|Namespace)|\.(Labels|Annotations)\.([A-Za-z_][A-Za-z0-9_]*)")
 _MLSERVER_CLASSES: Final = {
@@ -131,7 +132,7 @@ def _text(text: str, service: Service, runtime: Runtime, problems: Problems, pat
     location = runtime.locations.get(path, SourceLocation(runtime.origin))
 
     def fill(match: re.Match[str]) -> str:
-        field = _FIELD.fullmatch(match[1])
+        field = _FIELD.fullmatch(match[1].removeprefix("-").removesuffix("-").strip())
         if field is None:
             known = "only .Name, .Namespace, .Labels.x, .Annotations.x are known"
             problems.error("PL230", location, path.lstrip("."), f"runtime {runtime.name} has {match[0]}; {known}")

@@ -8,6 +8,7 @@ import re
 from typing import Final, Literal
 
 from pilotlight import contract
+from pilotlight.prometheus.promql import MAX_CHARACTERS
 
 Kind = Literal["latency", "rps", "concurrency", "queue-depth", "gpu-utilization"]
 Measure = Literal["level", "total"]
@@ -28,8 +29,8 @@ _LEVEL: Final = re.compile(
     r"quantile|latency|duration|_seconds|time_to_first|inter_token|time_per_output|utili[sz]ation|_ratio\b|percent|_perc\b",
     re.IGNORECASE,
 )
-_COUNTERS: Final = re.compile(r"\w+_(?:count|total)\b", re.IGNORECASE)
-_SUMS: Final = re.compile(r"\w+_sum\b", re.IGNORECASE)
+_COUNTERS: Final = re.compile(r"\b\w+_(?:count|total)\b", re.IGNORECASE)
+_SUMS: Final = re.compile(r"\b\w+_sum\b", re.IGNORECASE)
 _TOTAL: Final = re.compile(r"\s*\(*\s*(?:sum|count)\b", re.IGNORECASE)
 
 
@@ -98,7 +99,9 @@ def _idle(service: str, namespace: str, from_zero: bool, has_request_rate: bool)
 
 
 def syntax_problem(query: str) -> str:
-    """Return why the query could break out of its guard, or "". Prometheus checks the rest."""
+    """Return why the query is too long or could break out of its guard, or "". Prometheus checks the rest."""
+    if len(query) > MAX_CHARACTERS:
+        return f"has more than {MAX_CHARACTERS} characters"
     pairs = {")": "(", "]": "[", "}": "{"}
     stack: list[str] = []
     # Brackets and unclosed quotes; the pattern consumes strings and comments without a group.

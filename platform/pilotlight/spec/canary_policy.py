@@ -54,8 +54,8 @@ COMPARED_METRICS: Final = ("error_rate", "p50_ms", "p99_ms")  # always compared 
 PLACEHOLDERS: Final = ("revision", "stable", "namespace", "service", "window")
 MAX_QUERY_LENGTH: Final = 2000  # characters
 MAX_LATENCY_MS: Final = LATENCY_BUCKETS[-1] * 1000
-_CHECK: Final = re.compile(r"\s*([\w.-]+)\s*(?:(<=|>=|<|>|==|=)\s*(\S.*?))?\s*")
-_AMOUNT: Final = re.compile(r"([+]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|ms|s|/s)?")
+_CHECK: Final = re.compile(r"([\w.-]+)\s*(?:(<=|>=|<|>|==|=)\s*(\S.*))?")
+_AMOUNT: Final = re.compile(r"([+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|ms|s|/s)?")
 _SCALES: Final = {"ms": {"": 1.0, "ms": 1.0, "s": 1000.0}, "rate": {"": 1.0, "%": 0.01}, "rps": {"": 1.0, "/s": 1.0}}
 _NAME: Final = re.compile(r"[A-Za-z][\w-]{0,39}")
 _PIECE: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|`[^`]*`|#[^\n]*|[^"\'`#]+|.', re.DOTALL)
@@ -94,7 +94,7 @@ class CanaryPolicy(Struct, frozen=True, omit_defaults=True):
 
 def parse_check(text: str) -> Check:
     """Parse `p99_ms<300`, `error_rate<1%`, `mean_ms<=20ms`, `rps>5`; `p99_ms` alone is compared and has no bound."""
-    matched = _CHECK.fullmatch(text)
+    matched = _CHECK.fullmatch(text.strip())
     if matched is None or matched[2] in ("==", "="):
         raise UsageError(f'the check "{text}" cannot be read; write it as p99_ms<300 or error_rate<1%')
     name, operator, amount = matched[1], matched[2], matched[3]

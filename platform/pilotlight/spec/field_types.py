@@ -16,6 +16,9 @@ Json = Any
 Step = str | int
 QUANTITY: Final = r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
 DURATION: Final = r"0|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|µs|ms|s|m|h))+"
+MAX_PATH: Final = 1000
+MAX_COMPARED: Final = 500  # names that a suggestion is chosen from
+MAX_SUGGESTIONS: Final = 100  # of a document: one takes half a millisecond
 _SIMPLE_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_-]*")
 # A name up to the next dot or bracket (a backslash keeps a dot in it), an index, or a quoted name.
 _STEP: Final = re.compile(r'\.?((?:\\.|[^.\[\]\\])+)|\[(\d+)\]|\["([^"]*)"\]')
@@ -44,7 +47,10 @@ def parse_path(path: str) -> list[Step] | None:
 
 
 def source_locations(node: Node, path: str = "") -> dict[str, SourceLocation]:
-    """Map every path of a document to its source location: of the value for scalars, of the key for maps and lists."""
+    """Map every path of a document to its source location: of the value for scalars, of the key for maps and lists.
+
+    Not those below a key of MAX_PATH characters, which each would contain it.
+    """
     locations: dict[str, SourceLocation] = {}
     _collect(node, path, locations)
     return locations
@@ -52,8 +58,10 @@ def source_locations(node: Node, path: str = "") -> dict[str, SourceLocation]:
 
 def _collect(node: Node, path: str, locations: dict[str, SourceLocation]) -> None:
     value = node.value
-    is_scalar = not isinstance(value, dict | list)
-    locations[path] = node.location if is_scalar or not node.key_location.line else node.key_location
+    is_leaf = len(path) > MAX_PATH or not isinstance(value, dict | list)
+    locations[path] = node.location if is_leaf or not node.key_location.line else node.key_location
+    if is_leaf:
+        return
     if isinstance(value, dict):
         for name, child in value.items():
             _collect(child, child_path(path, name), locations)
@@ -85,6 +93,8 @@ def display(value: Json) -> str:
 
 def suggestion(wrong: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
     """Return `; did you mean minReplicas?` or "". Compares without case, where most typing errors are."""
+    if len(known) > MAX_COMPARED:
+        return ""
     import difflib
 
     lowered = {name.lower(): name for name in known}
@@ -273,6 +283,10 @@ class MapOf:
             return None
         entries = {}
         for name, child in node.value.items():
+            if len(name) > MAX_PATH:
+                message = f"has a key of {len(name)} characters, must have at most {MAX_PATH}"
+                problems.error("PL104", child.key_location, path, message)
+                continue
             if self.key and not re.fullmatch(self.key, name):
                 problems.error("PL104", child.key_location, child_path(path, name), f"the key must be {self.expected}")
             entries[name] = self.value.read(child, child_path(path, name), problems)
@@ -307,7 +321,7 @@ class Record:
         for name, child in node.value.items():
             known = self.fields.get(name)
             if known is None:
-                problems.error("PL101", child.key_location, child_path(path, name), self._unknown(name))
+                problems.error("PL101", child.key_location, child_path(path, name), self._unknown(name, problems))
             elif not known.ignored and child.value is not None:
                 field_path = child_path(path, name)
                 if known.deprecated:
@@ -321,10 +335,10 @@ class Record:
                 problems.error("PL103", location, child_path(path, name), "is required")
         return values
 
-    def _unknown(self, name: str) -> str:
+    def _unknown(self, name: str, problems: Problems) -> str:
         if name in self.hints:
             return f"unknown field of {self.name}; {self.hints[name]}"
-        close = suggestion(name, self.fields)
+        close = suggestion(name, self.fields) if len(problems.items) < MAX_SUGGESTIONS else ""
         if not close and len(self.fields) <= 10:
             close = f"; it has {', '.join(sorted(self.fields))}"
         return f"unknown field of {self.name}{close}"

@@ -17,8 +17,10 @@ Scalar = str | int | float | bool | None
 
 # Deeper than any Kubernetes object (a probe's header in a pod template is at 9), shallower than Python's stack.
 MAX_DEPTH: Final = 100
-# Nodes that all aliases of a text may expand to: a "billion laughs" of nine lines would expand to a billion.
+# Nodes that all aliases of a text may expand to: a "billion laughs" of nine lines would expand to a billion. A scalar
+# counts once more for every CHARACTERS_PER_NODE of it: 60,000 aliases of 60 kB would be written as 3.6 GB.
 MAX_ALIASED: Final = 100_000
+CHARACTERS_PER_NODE: Final = 100
 _CORE_TAG: Final = "tag:yaml.org,2002:"
 # Compiled on first use: its ranges take 10 ms, and few texts need it.
 _NOT_YAML: Final = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
@@ -178,6 +180,7 @@ class _Composer:
         self._count += 1
         if _is(event, "ScalarEvent"):
             node = Node(location, self._scalar(event, location))
+            self._count += len(event.value) // CHARACTERS_PER_NODE
         elif _is(event, "SequenceStartEvent"):
             self._refuse_tag(event, "seq")
             items = []
@@ -250,9 +253,9 @@ class _Composer:
         if name is None:
             self._problems.error("PL106", key.location, "", "a map's key must be text")
         elif name in entries:
-            first = entries[name].key_location
-            message = f"{name} is given twice, first on line {first.line}; keep one of them"
-            self._problems.error("PL105", key.location, name, message)
+            first, shown = entries[name].key_location, name[:300]  # an alias repeats a long one at no cost
+            message = f"{shown} is given twice, first on line {first.line}; keep one of them"
+            self._problems.error("PL105", key.location, shown, message)
         else:
             entries[name] = value
 

@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from tests.embedded import Platform
+from tests.embedded import Platform, serverless
 from tests.platform.console.test_routes import Visitor
 
 pytestmark = pytest.mark.security
@@ -105,6 +105,28 @@ def test_a_web_page_cannot_use_the_console(platform: Platform) -> None:
     assert visitor.ask("DELETE", delete, Origin=None)[0] == 403
     cookie_alone = Visitor(platform.address.port, visitor.cookie)
     assert cookie_alone.ask("DELETE", delete)[0] in (401, 403)
+
+
+def test_a_read_only_session_sees_no_credential_of_a_model_uri(platform: Platform) -> None:
+    uri = "https://user:hunter2@127.0.0.1:1/model.onnx?signature=hunter3"
+    platform.deploy(serverless("private", uri=uri))
+    watcher = Visitor(platform.address.port)
+    assert watcher.enter(platform.target.console(read_only=True).ticket) == 200
+    status, rows = watcher.ask("GET", "/console/api/v1/services")
+    assert (status, "https://***@127.0.0.1:1/model.onnx?***" in str(rows), "hunter" in str(rows)) == (200, True, False)
+    platform.target.delete(("default", "private"))
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}/model.onnx", "https://127.0.0.1:{port}/model.onnx"])
+def test_validation_connects_to_nothing_that_a_manifest_names(platform: Platform, uri: str) -> None:
+    visitor = Visitor(platform.address.port)
+    assert visitor.enter(platform.address.token) == 200
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        text = serverless(uri=uri.format(port=store.getsockname()[1]))
+        assert visitor.ask("POST", "/console/api/manifests/validate", {"text": text})[1]["valid"] is True
+        store.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            store.accept()
 
 
 def test_files_of_the_machine_are_not_served(platform: Platform) -> None:

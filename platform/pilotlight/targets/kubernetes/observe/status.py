@@ -8,7 +8,7 @@ from msgspec import DecodeError, json
 
 from pilotlight.contract import ENV_MODEL_PATH
 from pilotlight.k8s import names
-from pilotlight.k8s.model_pins import decode
+from pilotlight.k8s.model_pins import decode, redacted
 from pilotlight.targets.inferenceservice_status import PROVEN
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.observe.diagnosis import (
@@ -168,7 +168,7 @@ def _model(pod: Document) -> dict[str, Any]:
     return {
         "model_digest": " ".join(pin.digest for pin in pins.values()),
         "model_bytes": sum(pin.size for pin in pins.values()),
-        "unpinned": tuple(uri for uri in _fetched_uris(pod.get("spec") or {}) if uri not in pins),
+        "unpinned": tuple(redacted(uri) for uri in _fetched_uris(pod.get("spec") or {}) if uri not in pins),
     }
 
 

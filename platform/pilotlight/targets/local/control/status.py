@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from pilotlight.contract import ENV_MODEL_PATH, RESERVED_NAMES
 from pilotlight.errors import Conflict, UsageError
+from pilotlight.k8s.model_pins import redacted
 from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
 from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERED
 from pilotlight.targets.local.manifests.pods import RULES
@@ -258,7 +259,8 @@ def _revision(
         verified=revision.verification in ("unknown", "verified"), failure=revision.failure,
         replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
-        unpinned=tuple(uri for uri in uris if "://" in uri and uri not in container.pins), waiting=log.waiting,
+        unpinned=tuple(redacted(uri) for uri in uris if "://" in uri and uri not in container.pins),
+        waiting=log.waiting,
     )  # fmt: skip
 
 

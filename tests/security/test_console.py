@@ -67,6 +67,12 @@ def test_nobody_learns_which_server_answers(api: int, platform: Platform) -> Non
             assert b"aiohttp" not in connection.recv(65536)
 
 
+def test_no_reply_of_the_consoles_origin_passes_for_a_script(api: int, platform: Platform) -> None:
+    for port in (api, platform.address.port):
+        for path in ("/healthz", "/metrics", "/metrics/replicas/iris", "/api/v1/docs", "/nowhere", "/console"):
+            assert ask(port, "GET", path)[1]["x-content-type-options"] == "nosniff", path
+
+
 def test_the_gateways_metrics_stay_on_this_machine(platform: Platform) -> None:
     assert ask(platform.gateway_port, "GET", "/metrics")[0] == 200
     status, _, body = ask(platform.gateway_port, "GET", "/metrics", X_Forwarded_For="203.0.113.9")

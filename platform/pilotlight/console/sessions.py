@@ -37,7 +37,6 @@ POLICY: Final = "; ".join((
 ))  # fmt: skip
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -116,7 +115,11 @@ STATUS_CACHE: "Final[web.AppKey[StatusCache]]" = web.AppKey("status_cache")
 
 
 async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Add the headers to every response below the prefix, errors included; a signal handler of aiohttp."""
+    """Add the headers to every response below the prefix, errors included; a signal handler of aiohttp.
+
+    No response of this origin may pass for a script: a replica's metrics are text of its model.
+    """
+    response.headers["X-Content-Type-Options"] = "nosniff"
     if request.path == PREFIX or request.path.startswith(f"{PREFIX}/"):
         response.headers.update(HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")

@@ -8,7 +8,6 @@ const HEIGHT = 150;
 const Y_AXIS = 58;
 const CHARACTER = 7; // of a label
 const MOST_ROWS = 60;
-const MOST_SUMMED = 3;
 const COLOURS = ["--part0", "--part2", "--part3", "--part1", "--part4", "--part5"];
 // After the last colour they start again, with the next dash; beside each the border of its key in the legend.
 const DASHES = [
@@ -104,7 +103,7 @@ function axes(format, whole) {
 export function chart(title, { unit = "", whole = false, group = null, note = "", min = null, max = null } = {}) {
     const format = UNITS[unit] ?? plain;
     const place = el("div", { class: "plot", role: "img", "aria-label": title });
-    const summary = el("p", { class: "faint summary" });
+    const summary = el("p", { class: "hidden summary" }); // the legend shows the last values
     const values = el("div", { class: "values", role: "region", "aria-label": `Values of ${title}`, tabindex: "0" });
     const details = el("details", { ontoggle: () => fillTable() }, el("summary", {}, "Values"), values);
     const heading = el("span", {}, title);
@@ -185,7 +184,6 @@ export function chart(title, { unit = "", whole = false, group = null, note = ""
             const texts = lines.some((line) => line.texts);
             shown = { at, lines, end };
             say(summary, summarised(lines, format));
-            summary.classList.toggle("hidden", lines.length > MOST_SUMMED); // the legend has their last values
             put(place, "aria-label", `${heading.textContent}: ${summary.textContent}`);
             draw(!same || texts);
             fillTable();

@@ -110,7 +110,7 @@ function panelOf(panel, parent) {
     const options = { unit: UNITS[panel.unit] ?? "", group: "dashboards", note: panel.description, min, max };
     const drawn = chart(panel.title, options);
     const missing = el("p", { class: "faint missing", hidden: true });
-    const more = button("", () => draw({ ...shown, all: !shown.all }), { class: "quiet small" });
+    const more = button("", () => draw({ ...shown, all: !shown.all }), { class: "quiet small", hidden: true });
     drawn.node.querySelector("details").before(more);
     drawn.node.append(missing);
     parent.append(drawn.node);

@@ -20,6 +20,7 @@ from tests.onnx_models import write_python
 from tests.platform.canaries.runner.conftest import better, iris, ledger, worse
 from tests.platform.client.conftest import SPEAKER, SPEAKER_CONFIG
 from tests.platform.console.chromium import FLAGS, chromium
+from tests.platform.console.conftest import PATIENCE_MS
 
 FOLDER: Final = ROOT / "docs" / "images"
 LARGEST: Final = 300_000
@@ -93,7 +94,9 @@ def service(page: Page, url: str, tab: str) -> None:
 
 
 def opened(browser: Browser, platform: Platform, size: ViewportSize, scheme: Literal["light", "dark"]) -> Page:
-    page = browser.new_context(viewport=size, color_scheme=scheme, timezone_id="UTC").new_page()
+    context = browser.new_context(viewport=size, color_scheme=scheme, timezone_id="UTC")
+    context.set_default_timeout(2 * PATIENCE_MS)
+    page = context.new_page()
     page.goto(f"{address(platform)}#token={platform.target.console().ticket}")
     page.locator("a.name").first.wait_for()
     page.wait_for_timeout(1500)
@@ -128,10 +131,10 @@ def states(browser: Browser, platform: Platform) -> None:
     page.get_by_text("PL101").wait_for()
     shoot(page, "editor")
     page.goto(f"{url}#/services/default/chat/try")
-    page.get_by_label("Message").fill("This model repeats what it is told.")
+    page.get_by_label("Message").fill("This model repeats every message.")
     page.get_by_text("Use it from code").click()
     page.get_by_role("button", name="Send").click()
-    page.locator(".chat .assistant .said").filter(has_text="told.").wait_for()
+    page.locator(".chat .assistant .said").filter(has_text="message.").wait_for()
     shoot(page, "chat")
     page.goto(f"{url}#/services/default/broken")
     page.get_by_label("End of the log").wait_for()

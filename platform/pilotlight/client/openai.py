@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.client.errors import ResponseError
 from pilotlight.client.session import Call, Operation, Reply, Session, document_of, reading, response_error
@@ -54,7 +54,8 @@ class Completion:
         return self.text
 
 
-class RankedDocument(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
     """A document of `rerank`; `index` is its place in the request, a higher `score` is better."""
 
     index: int

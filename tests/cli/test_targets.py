@@ -233,7 +233,7 @@ def test_help_of_every_verb_that_reads_documents_has_an_example(call: Call) -> N
 
 def test_nothing_to_deploy_is_a_usage_error(call: Call, nowhere: Path) -> None:
     done = call("deploy", "--target", "moon")
-    assert done.code == 3
+    assert done.code == 2
 
 
 def test_doctor_finds_this_machine_able_and_names_who_holds_a_port(

@@ -16,7 +16,7 @@ class ProgressLine:
     def __init__(self, terminal: bool, started: float) -> None:
         self.latest = Progress(0, 0, 0, 0)
         self._terminal = terminal
-        self._reported_at = started
+        self._reported_at = -TERMINAL_S if terminal else started
         self._started = started
         self._shown = False
 

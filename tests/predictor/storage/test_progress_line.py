@@ -3,7 +3,6 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import pytest
@@ -32,7 +31,6 @@ def test_a_terminal_has_a_bar_which_goes_with_the_last_byte(
 def test_a_server_on_a_terminal_shows_the_download_of_its_model(web: Any, tmp_path: Path, content: Any) -> None:
     web.files["/m.onnx"] = content(1 << 20)
     web.hold_after = 1 << 16
-    web.on_request = lambda path: Timer(2 * progress_line.TERMINAL_S, web.released.set).start()
     own, terminal = pty.openpty()
     ports = ["--host", "127.0.0.1", "--http-port", "0", "--metrics-port", "0", "--grpc-port", "-1"]
     flags = ["--model-path", web.url("/m.onnx"), "--cache-dir", str(tmp_path), "--exit-on-error", *ports]
@@ -46,4 +44,5 @@ def test_a_server_on_a_terminal_shows_the_download_of_its_model(web: Any, tmp_pa
         finally:
             server.kill()
             os.close(own)
+            web.released.set()
     assert b"] 0." in shown

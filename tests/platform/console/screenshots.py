@@ -10,11 +10,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Error, Page, ViewportSize, sync_playwright
 from tests.embedded import FLOWER, ROOT, Platform, inference_service, serverless
 from tests.onnx_models import write_python
 from tests.platform.canaries.runner.conftest import better, iris, ledger, worse
@@ -97,8 +97,12 @@ def opened(browser: Browser, platform: Platform, size: ViewportSize, scheme: Lit
     context = browser.new_context(viewport=size, color_scheme=scheme, timezone_id="UTC")
     context.set_default_timeout(2 * PATIENCE_MS)
     page = context.new_page()
-    page.goto(f"{address(platform)}#token={platform.target.console().ticket}")
-    page.locator("a.name").first.wait_for()
+    for _ in range(3):  # a network interface that comes or goes aborts what Chromium loads
+        page.goto("about:blank")
+        page.goto(f"{address(platform)}#token={platform.target.console().ticket}")
+        with suppress(Error):
+            page.locator("a.name").first.wait_for(timeout=PATIENCE_MS)
+            break
     page.wait_for_timeout(1500)
     return page
 

@@ -94,7 +94,7 @@ class TextEngine:
     def _wait_for_work(self) -> bool:
         """Wait for work; return False when the engine is closed."""
         with self._changed:
-            idle = not (self._waiting or self._prefills or self._rows)
+            idle = not (self._prefills or self._rows)
             while not (self._waiting or self._prefills or self._rows or self._stopping):
                 self._changed.wait(RETRY_S if self._late else None)
                 if self._late:

@@ -27,13 +27,13 @@ from pilotlight.microservices.media.references import LocalFile, StoredObject, W
 from pilotlight.microservices.media.ssrf_safe_client import FetchBudget
 from pilotlight.microservices.registry import secret_references
 from pilotlight.microservices.registry.records import Workspace
-from pilotlight.wire.environments.install_command import install_command
 
 URL_TTL: Final = timedelta(minutes=15)
 TIMEOUTS: Final = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=10)}
 RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=30)}
 AZURE_VERSION: Final = "2022-11-02"
 VIDEOS: Final = frozenset({".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"})
+INSTALL: Final = "object stores need obstore, which the operator installs with the cloud extra"
 NOT_ALLOWED: Final = "is not an allowed file for media; the operator allows folders with PILOTLIGHT_MEDIA_ROOTS"
 
 
@@ -136,7 +136,7 @@ def open_bucket(bucket: str, scheme: str, workspace: Workspace, credentials: Map
         from obstore import store
         from obstore.exceptions import BaseError
     except ImportError:
-        raise PlatformError(f"object stores need the package obstore: {install_command('cloud')}") from None
+        raise PlatformError(INSTALL) from None
     config = {"skip_signature": str(not credentials).lower()}
     values: dict[str, Any] = {"expires_at": None}
     if scheme == "s3":

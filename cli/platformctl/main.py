@@ -132,7 +132,11 @@ class Verbs(click.Group):
             )
             context.fail(f"no such verb: {args[0]}" + (f"; {hint}" if hint else ""))
         name, command, rest = super().resolve_command(context, args)
-        return name, command, rest if context.resilient_parsing else [*rest, *context.meta.get(BEFORE_VERB, ())]
+        if context.resilient_parsing:
+            return name, command, rest
+        # Behind the words, which may name a verb of a group, and before the options, of which the last one applies.
+        place = next((index for index, word in enumerate(rest) if word.startswith("-")), len(rest))
+        return name, command, [*rest[:place], *context.meta.get(BEFORE_VERB, ()), *rest[place:]]
 
     def invoke(self, context: click.Context) -> Any:
         try:

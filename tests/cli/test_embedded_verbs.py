@@ -409,6 +409,7 @@ def test_options_before_the_verb_and_all_namespaces_are_taken_as_kubectl_takes_t
     assert "default/iris" in everything
     assert call("-n", "elsewhere", "list", "-o", "name").out == ""
     assert call("-n", "elsewhere", "list", "-A", "-o", "name").out == everything
+    assert "default/iris" in call("-n", "elsewhere", "list", "-n", "default", "-o", "name").out
     assert call("--target", "local", "-n", "elsewhere", "canary", "history", "iris").code == 3
     assert call("-n", "default", "events", "iris").code == 0
     assert "No such option '--namespace'" in call("-n", "default", "version").err

@@ -214,6 +214,7 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["s3://models/thing"], 2, "its format cannot be detected: s3://models/thing: "),
         (["flowers.onnx", "--target", "k8s"], 3, "lepton, brev; did you mean kubernetes?"),
         (["flowers.onnx", "--format", "sklearn"], 2, "flowers.onnx has format onnx (ONNX model), not sklearn"),
+        (["flowers.onnx", "--save", "-"], 2, "to print the document: platformctl init flowers.onnx --to -"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
         (["mixed/model.onnx", "--name", "1"], 2, "manifest of mixed/model.onnx:7:9: error PL104: metadata.name"),

@@ -49,6 +49,9 @@ def with_document(
     """Return the options with the document of a model, which --save writes to a file."""
     target, file = document_options.target or targets.LOCAL, model_options.save or "-"
     table.check_name(target)
+    if model_options.save == "-":
+        message = "--save -: must be a file"
+        raise UsageError(message, f"to print the document: platformctl init {shlex.quote(word)} --to -")
     if file != "-" and os.path.exists(file):
         raise UsageError(f"{file} exists; choose another with --save")
     model = model_argument.describe(

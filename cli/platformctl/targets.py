@@ -84,7 +84,7 @@ def suggest_service(error: Exception, meta: Mapping[str, Any]) -> None:
     target = meta.get(CONNECTED)
     if target is None or not isinstance(error, NotFound) or isinstance(error, OnOtherTarget):
         return
-    with suppress(PlatformError):
+    with suppress(Exception):  # whatever the list raises, the error itself must be shown
         there = [(each.namespace, each.name) for each in target.list(None)]
         if near := next(filter(None, (near_service(key, there) for key in meta.get(SERVICES, ()))), ""):
             error.hint = f"did you mean {near}? {error.hint}".rstrip()

@@ -8,7 +8,7 @@ import pytest
 from tests.certificates import Authority
 from tests.cli.conftest import Call
 
-from pilotlight.errors import UsageError
+from pilotlight.errors import NotFound, UsageError
 from pilotlight.targets import table
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
 from pilotlight.targets.target import Condition, ReplicaStatus, RevisionStatus, ServiceStatus
@@ -318,3 +318,13 @@ def test_doctor_runs_the_checks_of_the_target(call: Call, nowhere: Path, monkeyp
     done = call("doctor", "--target", "docker", "-o", "json")
     assert done.code == 1
     assert json.loads(done.out)["checks"][1]["fix"] == "ask for one"
+
+
+def test_a_list_that_fails_hides_no_error_of_a_verb() -> None:
+    class Lost:
+        def list(self, namespace: str | None) -> None:
+            raise ConnectionResetError
+
+    error = NotFound("there is no service irs", "platformctl list")
+    targets.suggest_service(error, {targets.CONNECTED: Lost(), targets.SERVICES: [("default", "irs")]})
+    assert error.hint == "platformctl list"

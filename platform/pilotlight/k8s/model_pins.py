@@ -38,7 +38,7 @@ def scheme_of(uri: str) -> str:
 
 
 def redacted(uri: str) -> str:
-    """Return the URI without user, password and query, for a status: who may read it may not read the manifest."""
+    """Return the URI without user, password and query, for readers who may not read the manifest."""
     return re.sub(r"\?.+", "?***", re.sub(r"(?<=://)[^/?#]+@", "***@", uri))
 
 

@@ -14,6 +14,7 @@ from pilotlight.k8s.model_pins import (
     is_local,
     local_path,
     pins_of,
+    redacted,
     scheme_of,
 )
 from pilotlight.k8s.names import ANNOTATION_PINS
@@ -61,7 +62,7 @@ def resolve_pins(
         if isinstance(pin, ModelPin):
             pins[uri] = pin
         else:
-            progress("Warning", f"a revision serves the content of {uri} at its start: {pin}")
+            progress("Warning", f"a revision serves the content of {redacted(uri)} at its start: {pin}")
     if mode != "compare" and models is not None and capabilities.target == LOCAL_CAPABILITIES["target"]:
         for path in paths.values():
             models.install_requirements(path, progress)

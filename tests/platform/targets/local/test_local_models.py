@@ -54,6 +54,14 @@ def test_without_a_home_a_path_is_one_of_the_image(tmp_path: Path) -> None:
     assert steps.lines == []
 
 
+def test_a_warning_has_no_credentials_of_the_uri() -> None:
+    steps = Steps()
+    resolve_pins(documents("https://me:hunter2@127.0.0.1:9/m.onnx?sig=hunter3"), Capabilities(), None, "compare", steps)
+    ((step, text),) = steps.lines
+    assert (step, "content of https://***@127.0.0.1:9/m.onnx?*** at" in text) == ("Warning", True)
+    assert "hunter" not in text
+
+
 def test_a_model_that_cannot_be_copied_is_an_error_with_both_paths(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.models.write_text("a file, where the folder of snapshots would be")

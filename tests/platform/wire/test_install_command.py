@@ -22,7 +22,7 @@ def install(site: Path, origin: dict[str, object] | None) -> None:
     ("origin", "words"),
     [
         (None, "'pilotlight[onnx,grpc]'"),
-        ({"url": "https://example.com/pilotlight.whl"}, "'pilotlight[onnx,grpc]'"),
+        ({"url": "https://example.com{}"}, "'pilotlight[onnx,grpc]'"),
         ({"url": "file:///gone"}, "'pilotlight[onnx,grpc]'"),
         ({"url": "file://{}/my%20clone", "dir_info": {}}, "'{}/my clone[onnx,grpc]'"),
         ({"url": "file://{}/my%20clone", "dir_info": {"editable": True}}, "-e '{}/my clone[onnx,grpc]'"),

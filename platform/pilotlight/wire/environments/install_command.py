@@ -28,6 +28,7 @@ def _source() -> tuple[list[str], str]:
         origin = json.loads(metadata.distribution("pilotlight").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
-    path = unquote(urlsplit(origin.get("url", "")).path)
+    url = urlsplit(origin.get("url", ""))
+    path = unquote(url.path) if url.scheme == "file" else ""
     editable = origin.get("dir_info", {}).get("editable", False)
     return (["-e"] if editable else [], path) if exists(path) else ([], "pilotlight")

@@ -101,7 +101,7 @@ def _request_from_canary(document_options: options.DocumentOptions, target: "Tar
         raise UsageError("neither -f FILE nor one NAME is given", "platformctl canary start NAME -f FILE")
     key = targets.service_key(document_options.names[0], document_options.namespace)
     release = canary_follow.find_canary(target, key).release
-    return apply.ReleaseRequest(*apply.read_release(release, document_options.sets))
+    return apply.ReleaseRequest(*apply.read_release(release, document_options.sets), by=rollout.user_name())
 
 
 @canary.command(short_help="Show its step and its checks.")

@@ -17,6 +17,7 @@ from typing import Any, Final
 RENDER_S: Final = 5.0
 MAX_GROWTH: Final = 1 << 30  # bytes of the process, while a template is rendered
 CHECK_S: Final = 0.1
+STATM: Final = Path("/proc/self/statm")
 GENERATION: Final = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")  # transformers' own tag
 
 
@@ -67,4 +68,6 @@ def render_within_limits(render: Callable[[], str]) -> str:
 
 
 def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if not STATM.exists():  # not Linux: the time alone is limited
+        return 0
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.embedded import Platform
 from tests.eventually import eventually
+from tests.onnx_models import write_model as write_onnx
 
 DOCUMENT = """
 apiVersion: serving.kserve.io/v1beta1
@@ -34,6 +35,15 @@ OUTPUTS = {"y": ("FP64", [-1])}
 
 def predict(x):
     return x.sum(axis=1) * FACTOR
+"""
+ENSEMBLE = """
+platform: "ensemble"
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] } ]
+ensemble_scheduling { step [
+  { model_name: "double" input_map { key: "x" value: "x" } output_map { key: "y" value: "twice" } },
+  { model_name: "double" input_map { key: "x" value: "twice" } output_map { key: "y" value: "z" } }
+] }
 """
 ROW = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP64", "data": [1, 2, 3, 4]}]})
 
@@ -110,6 +120,22 @@ def test_the_bytes_of_a_revision_outlive_the_control_process_and_the_original(
     os.kill(replica, 9)
     eventually(lambda: call("infer", "sum", "--data", ROW).code == 0, "the replacement to answer")
     assert answer(call) == 10
+
+
+def test_an_ensemble_is_served_from_its_snapshot_with_its_empty_version_folder(
+    call: Call, platform: Platform, tmp_path: Path
+) -> None:
+    tensor = ("FP32", [1])
+    write_onnx(tmp_path / "models", "double", [("Add", ["x", "x"], ["y"])], {"x": tensor}, {"y": tensor})
+    (tmp_path / "models" / "four" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "four" / "config.pbtxt").write_text(ENSEMBLE)
+    deployed = call("deploy", str(tmp_path / "models"), "--name", "shop")
+    assert deployed.code == 0, deployed.err
+    shutil.rmtree(tmp_path / "models")
+    row = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [2.5]}]}
+    reply = platform.ask("/shop/v2/models/four/infer", row)
+    assert reply.status == 200, reply.body
+    assert reply.json()["outputs"][0]["data"] == [10.0]
 
 
 def test_an_edited_model_can_be_tried_by_a_canary(call: Call, platform: Platform, document: Path) -> None:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from stat import S_ISDIR
 from typing import BinaryIO, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -58,6 +59,9 @@ class Stat(NamedTuple):
     ctime_ns: int  # of the cache of digests only: no program can set it back
 
 
+_EMPTY_FOLDER: Final = Stat(0, 0, 0, 0)
+
+
 class FileRecord(NamedTuple):
     """A file of a model; stored as a list in JSON."""
 
@@ -65,7 +69,7 @@ class FileRecord(NamedTuple):
     digest: str
 
 
-Records = dict[str, FileRecord]  # by path within the model
+Records = dict[str, FileRecord]  # by path within the model; of an empty folder (`1/` of an ensemble) it ends in /
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,8 @@ class ModelSnapshots:
             if not (hashable and _sha256(_base(root) / name, lambda _: None) == record.digest):
                 changed.append(name)
         if not snapshot:
-            changed += sorted({name for name, _ in _files(root)} - recorded.keys())
+            # A record of an earlier release lists no empty folders.
+            changed += sorted({name for name, _ in _files(root) if not name.endswith("/")} - recorded.keys())
         return changed
 
     def collect(self, needed: Collection[str], now: float) -> list[str]:
@@ -173,7 +178,7 @@ class ModelSnapshots:
     def _records(self, source: Path, progress: Progress) -> Records:
         """Return the files with their digests, from the cache where inode, size and mtime are known."""
         files = dict(_files(source))
-        if not files:
+        if all(name.endswith("/") for name in files):
             raise UsageError(f"storageUri: {source} does not exist or is empty", "correct the path")
         cache = _read_json(self._folder / "digests.json", dict[str, Records])
         known = cache.get(str(source), {})
@@ -215,7 +220,10 @@ class ModelSnapshots:
         root = stage / "content" / ("" if source.is_file() else source.name)
         for name, stat in before.items():
             target = root / name
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = target if name.endswith("/") else target.parent
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder == target:
+                continue
             with (_base(source) / name).open("rb") as original, target.open("wb") as copy:
                 clone(original, copy, os.fstat(original.fileno()).st_size)
             shutil.copystat(_base(source) / name, target)
@@ -249,7 +257,7 @@ def _unchanged(now: Stat, recorded: Stat, snapshot: bool) -> bool:
 
 
 def _files(source: Path) -> Iterator[tuple[str, Stat]]:
-    """Yield the files in order of their names, with links followed; of a single file also what belongs to it.
+    """Yield files and empty folders in order of their names, with links followed; of a file also what belongs to it.
 
     Raise UsageError for a name that no document can carry, and for more than MAX_FILES.
     """
@@ -268,6 +276,8 @@ def _files(source: Path) -> Iterator[tuple[str, Stat]]:
         with suppress(FileNotFoundError):  # just removed, or a link that leads nowhere
             if path.is_file():
                 yield name, _stat(path)
+            elif not source.is_file() and path.name not in EXCLUDED and path.is_dir() and not any(path.iterdir()):
+                yield f"{name}/", _EMPTY_FOLDER
 
 
 def is_companion(file: Path, name: str) -> bool:
@@ -305,6 +315,8 @@ def _record_of(path: str) -> str:
 
 def _stat(path: Path) -> Stat:
     status = path.stat()
+    if S_ISDIR(status.st_mode):
+        return _EMPTY_FOLDER
     return Stat(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -321,6 +333,9 @@ def _from(base: int, total: int, progress: Progress) -> Callable[[int], None]:
 
 
 def _sha256(path: Path, progress: Callable[[int], None]) -> str:
+    """Return the digest of a file; empty of a folder, so that it is never that of an empty file."""
+    if path.is_dir():
+        return ""
     running, read = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):

@@ -14,6 +14,7 @@ from pilotlight.targets.local import model_snapshots
 from pilotlight.targets.local.model_snapshots import GRACE_S, ModelChanged, ModelSnapshots
 
 OLD_NS = time.time_ns() - 60_000_000_000
+PINNED = "sha256:b549e6de065010e860841cd8e0d257c0b2f9ef072e0dc2b6c446bd1ab53779e0"  # of the model below
 
 
 @pytest.fixture
@@ -106,6 +107,34 @@ def test_a_single_file_keeps_its_name(snapshots: ModelSnapshots, model: Path) ->
     assert (served.name, served.read_text()) == ("weights.bin", "weights")
 
 
+def test_an_empty_folder_is_content(snapshots: ModelSnapshots, model: Path, tmp_path: Path) -> None:
+    without = snapshots.digest(str(model))
+    assert without.digest == PINNED  # of every release: pins of deployed revisions hold
+    (model / "both" / "1").mkdir(parents=True)
+    pin = snapshots.pin(str(model), snapshot=True)
+    assert (pin.size, changed_files(without, pin)) == (without.size, ["+ both/1/"])
+    assert snapshots.digest(str(model)) == pin
+    served = Path(snapshots.serving_path(pin, str(model)))
+    assert list((served / "both").iterdir()) == [served / "both" / "1"]
+    os.rmdir(served / "both" / "1")
+    (served / "both" / "1").touch()
+    with pytest.raises(ModelChanged, match=r"its snapshot has changed .*: both/1/"):
+        snapshots.serving_path(pin, str(model))
+    assert snapshots.pin(str(model), snapshot=True) == pin
+    assert (served / "both" / "1").is_dir()
+    write(model / "both" / "1" / "weights.bin", "weights")
+    assert changed_files(pin, snapshots.digest(str(model))) == ["- both/1/", "+ both/1/weights.bin"]
+    (tmp_path / "empty" / "1").mkdir(parents=True)
+    with pytest.raises(UsageError, match="does not exist or is empty"):
+        snapshots.pin(str(tmp_path / "empty"), snapshot=True)
+
+
+def test_an_empty_folder_beside_a_model_file_does_not_belong_to_it(snapshots: ModelSnapshots, tmp_path: Path) -> None:
+    write(tmp_path / "iris.onnx", "x")
+    (tmp_path / "iris_data").mkdir()
+    assert set(snapshots.digest(str(tmp_path / "iris.onnx")).files) == {"iris.onnx"}
+
+
 def test_links_are_followed_and_cycles_end(snapshots: ModelSnapshots, model: Path, tmp_path: Path) -> None:
     write(tmp_path / "blob", "linked")
     (model / "linked.bin").symlink_to(tmp_path / "blob")
@@ -130,10 +159,11 @@ def test_damaged_and_lost_snapshots_are_refused_and_made_anew(snapshots: ModelSn
         snapshots.serving_path(pin, str(model))
 
 
-@pytest.mark.parametrize("change", ["rewrite", "replace", "add", "remove"])
+@pytest.mark.parametrize("change", ["rewrite", "replace", "add", "remove", "remove folder"])
 def test_an_original_without_a_snapshot_must_stay_as_it_was(
     snapshots: ModelSnapshots, model: Path, change: str
 ) -> None:
+    (model / "both" / "1").mkdir(parents=True)
     pin = snapshots.pin(str(model), snapshot=False)
     assert snapshots.serving_path(pin, str(model)) == str(model)
     weights = model / "1" / "weights.bin"
@@ -144,6 +174,8 @@ def test_an_original_without_a_snapshot_must_stay_as_it_was(
         os.replace(model / "fresh", weights)
     elif change == "add":
         write(model / "2.bin", "x")
+    elif change == "remove folder":
+        (model / "both" / "1").rmdir()
     else:
         weights.unlink()
     with pytest.raises(ModelChanged, match="has changed since this revision was deployed"):

@@ -7,6 +7,7 @@ integers, nor numbers truth values.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.client.errors import InvalidInput
@@ -53,7 +54,7 @@ def _tensor(spec: InputSpec | None, name: str, value: "ArrayLike", model: str, b
     if shape is None:
         expected, actual = list(spec.shape), list(array.shape)
         same = len(actual) == len(expected)
-        fix = "the sizes must be equal, -1 takes any" if same else f"reshape it to {len(expected)} dimensions"
+        fix = "the sizes must be equal, -1 takes any" if same else _reshape(array.size, expected)
         raise InvalidInput(f"model '{model}': input '{name}' has shape {actual}, expected {expected}; {fix}")
     if spec.datatype == BYTES:
         elements = [_element(each, name, model) for each in array.ravel().tolist()]
@@ -64,6 +65,14 @@ def _tensor(spec: InputSpec | None, name: str, value: "ArrayLike", model: str, b
     if not binary:
         return Tensor(name, spec.datatype, shape, data=converted.ravel().tolist())
     return Tensor(name, spec.datatype, shape, _memory(converted))
+
+
+def _reshape(count: int, expected: list[int]) -> str:
+    """Return how so many values get the expected shape, or that they cannot."""
+    row = max(1, prod(size for size in expected if size != -1))
+    if count % row if -1 in expected else count != row:
+        return f"{count} values do not fit this shape"
+    return f"reshape it to {expected if expected.count(-1) < 2 else f'{len(expected)} dimensions'}"
 
 
 def _array(value: "ArrayLike", name: str, model: str) -> "Array":

@@ -96,8 +96,8 @@ def test_what_keeps_its_values_is_converted(
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [
-        ("rows", {"x": [1.0, 2.0, 3.0]}, "model 'rows': input 'x' has shape [3], expected [-1, 4]; reshape"),
-        ("rows", np.zeros((2, 2, 4)), "input 'x' has shape [2, 2, 4], expected [-1, 4]; reshape it to 2 dimensions"),
+        ("rows", {"x": [1.0, 2.0, 3.0]}, "input 'x' has shape [3], expected [-1, 4]; 3 values do not fit"),
+        ("rows", np.zeros((2, 2, 4)), "input 'x' has shape [2, 2, 4], expected [-1, 4]; reshape it to [-1, 4]"),
         ("rows", np.zeros((2, 3)), "input 'x' has shape [2, 3], expected [-1, 4]; the sizes must be equal"),
         ("rows", [[1, 2, 3, 4], [1]], "input 'x' is nested unevenly"),
         ("rows", {"z": [1]}, "model 'rows' has no input 'z'; its inputs are x"),

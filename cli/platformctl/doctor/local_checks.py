@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 LEAST_PYTHON: Final = (3, 11)
 LEAST_DISK: Final = 1 << 30
 LEAST_VALIDITY: Final = timedelta(days=14)
-# Model runtimes by import name.
-RUNTIMES: Final = ("onnxruntime", "torch", "tensorflow", "tensorrt")
+# Model runtimes: import name of each package.
+RUNTIMES: Final = {"scikit-learn": "sklearn"} | {name: name for name in (
+    "onnxruntime", "torch", "transformers", "xgboost", "lightgbm", "tensorflow", "tensorrt"
+)}  # fmt: skip
 PROBE_S = 5.0
 
 
@@ -88,14 +90,15 @@ def runtimes() -> Iterator[Finding]:
     """A missing runtime matters only to its models; without any, only Python models run."""
     from importlib.metadata import PackageNotFoundError, version
 
-    installed = []
-    for name in RUNTIMES:
-        if find_spec(name) is not None:
-            try:
-                installed.append(f"{name} {version(name)}")
-            except PackageNotFoundError:
-                installed.append(name)
-    missing = [name for name in RUNTIMES if find_spec(name) is None]
+    installed, missing = [], []
+    for name, module in RUNTIMES.items():
+        if find_spec(module) is None:
+            missing.append(name)
+            continue
+        try:
+            installed.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            installed.append(name)
     if not installed:
         yield Finding("warn", "runtimes", "none is installed: only Python models can run", install_command("onnx"))
     else:

@@ -268,7 +268,7 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
     ("text", "message"),
     [
         ("x = 1", r"defines none of: def predict, class Model.*deploy model\.py:CLASS"),
-        ("class Wine:\n    def predict(self, x): return x", r"defines none of: .*deploy model\.py:Wine"),
+        ("class Wine:\n    def predict(self, x): return x", r"defines none of: .*deploy model\.py:Wine --name \w+\)"),
         ("class Model: pass", r"none of execute\(inputs\), execute_batch\(batch\), predict\(x\)"),
         ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),
         ("def predict(: pass", r"model\.py is not valid Python"),

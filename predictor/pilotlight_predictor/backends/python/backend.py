@@ -210,7 +210,8 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
     name = next((each.__name__ for each in own_classes(module)), "CLASS")
     raise LoadFailed(
         f"{spec.path.name} defines none of: def predict, class Model, class TritonPythonModel, a subclass of "
-        f"kserve.Model; name another class by the parameter class (platformctl deploy {spec.path.name}:{name})"
+        f"kserve.Model; name another class by the parameter class (platformctl deploy {spec.path.name}:{name} "
+        f"--name {spec.config.name})"
     )
 
 

@@ -37,3 +37,12 @@ def test_during_a_canary_both_releases_serve() -> None:
     kept = [stored(2, "b2", 5), stored(1, "a1", 3)]
     canary, stable = release_rows(kept, serving(b2=20, a1=80), set())
     assert (canary["percent"], stable["percent"], stable["first"]) == (20, 80, True)
+
+
+def test_a_release_that_never_became_ready_serves_nothing() -> None:
+    status = serving(a1=100)
+    broken = replace(status, revisions=(replace(status.revisions[0], model_state="FailedToLoad"),))
+    for kept, failed in ((stored(1, "a1", 3), {"a1"}), (stored(1, "a1", 3, failed="a1"), set())):
+        assert [(row["percent"], row["failed"]) for row in release_rows([kept], broken, failed)] == [(0, True)]
+    (once_ready,) = release_rows([stored(1, "a1", 3)], broken, set())
+    assert (once_ready["percent"], once_ready["failed"]) == (100, False)

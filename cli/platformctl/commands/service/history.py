@@ -37,8 +37,13 @@ def history(service_options: targets.ServiceOptions, name: str) -> None:
 def release_rows(
     releases: "Sequence[Release]", status: "ServiceStatus", failed: set[str]
 ) -> "Iterator[dict[str, Any]]":
-    """Yield a document for each release; a revision's traffic is shown at the newest release that has it."""
-    traffic = {each.name: each.percent for each in status.revisions if each.percent}
+    """Yield a document for each release; a revision's traffic is shown at the newest release that has it.
+
+    One that never became ready serves nothing, even if all traffic is assigned to it.
+    """
+    never = failed.union(*(each.failed for each in releases))
+    dead = {each.name for each in status.revisions if each.model_state == "FailedToLoad" and not each.ready} & never
+    traffic = {each.name: each.percent for each in status.revisions if each.percent and each.name not in dead}
     for index, release in enumerate(releases):
         revisions = sorted(release_history.revisions(release))
         before = releases[index + 1] if index + 1 < len(releases) else None

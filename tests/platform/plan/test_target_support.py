@@ -153,6 +153,13 @@ def test_an_option_that_a_feature_needs_is_named(tmp_path: Path) -> None:
     assert not problems(tmp_path, several, "docker", network="host")
 
 
+def test_a_runtime_with_another_image_is_refused_with_how_to_leave_it_out(tmp_path: Path) -> None:
+    theirs = PLAIN.replace("{name: onnx}", "{name: sklearn}") + "      runtime: kserve-sklearnserver\n"
+    (problem,) = problems(tmp_path, theirs, "local")
+    assert (problem.code, problem.path) == ("PL373", "spec.predictor.model.runtime")
+    assert "predictor (--set spec.predictor.model.runtime=null selects one), or" in problem.message
+
+
 def test_a_target_that_nobody_named_refuses_nothing(tmp_path: Path) -> None:
     assert not problems(tmp_path, USES["other images"][0], "")
     assert not problems(tmp_path, USES["other images"][0], "of-a-plugin")

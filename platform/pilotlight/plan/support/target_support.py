@@ -251,4 +251,6 @@ def check_target(context: PlanContext, workload: Workload, log: DecisionLog) -> 
         else:
             *others, last = (each for each in AVAILABLE if each not in row.refused)
             elsewhere = f"{', '.join(others)} or {last}" if others else last
-            log.error(row.code, path, f"{target} does not support it: {why}; {row.instead}, or --target {elsewhere}")
+            unset = f" (--set {path}=null selects one)" if path.endswith("model.runtime") else ""
+            instead = f"{row.instead}{unset}, or --target {elsewhere}"
+            log.error(row.code, path, f"{target} does not support it: {why}; {instead}")

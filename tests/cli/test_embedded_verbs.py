@@ -251,6 +251,7 @@ def test_a_service_is_profiled_through_the_gateway(call: Call) -> None:
 
 def test_a_wrong_question_is_told_as_the_model_tells_it(call: Call) -> None:
     assert call("infer", "iris", "--data", "[1, 2, 3]").code == 2
+    assert "--file flower.json" in call("infer", "iris", "--data", "@flower.json").err
     done = call("infer", "iris", "--data", FLOWER, "--model", "nobody")
     assert done.code == 3
     assert "--model names the model; there are iris\n" in done.err

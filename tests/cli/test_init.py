@@ -152,7 +152,7 @@ def test_what_is_written_for_a_target_plans_there(target: str, uri: str, load: s
             "kserve-pmmlserver serves format pmml, but local runs only the Pilotlight predictor image",
         ),
         (["deepseek-r1", "--nodes", "2", "--gpus", "8"], "local"),
-        ([MODEL, "--target", "kubernetes"], "is a local path, which kubernetes cannot read"),
+        ([MODEL, "--target", "kubernetes"], "put it into a store first and give its URI: s3://"),
         (["s3://models/m.onnx", "--target", "slrm"], "'slrm' is not one of"),
     ],
 )

@@ -214,7 +214,7 @@ def on_target(model: scaffold.Model, target: str) -> scaffold.Model:
 
     if "://" not in model.uri and target not in EMBEDDED:
         message = f"{model.uri} is a local path, which {target} cannot read"
-        raise UsageError(message, "put it into a store first: platformctl deploy s3://BUCKET/PATH, hf://ORG/MODEL, …")
+        raise UsageError(message, "put it into a store first and give its URI: s3://BUCKET/PATH, hf://ORG/MODEL, …")
     env = [{"name": name, "value": value} for name, value in model.env.items()]
     for protocol in ("", "v2"):  # KServe's default is v1, which some runtimes do not speak
         spec = ModelSpec(model.format, storage_uri=model.uri, protocol=protocol, container={"env": env})

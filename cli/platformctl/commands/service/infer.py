@@ -142,7 +142,8 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UsageError(f"the data is no JSON: {error}", "text is given with --text") from None
+        file = f"a file with --file {text[1:]}, " if text.startswith("@") else ""
+        raise UsageError(f"the data is no JSON: {error}", f"{file}text is given with --text") from None
 
 
 def list_models(gateway: Gateway, timeout: float) -> list[str]:

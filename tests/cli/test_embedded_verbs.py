@@ -275,6 +275,10 @@ def test_a_graph_is_asked_with_a_whole_request(call: Call, folder: Path) -> None
 
 def test_a_canary_gets_its_share_and_is_taken_back(call: Call, folder: Path, names: tuple[str, str]) -> None:
     old, new = names
+    without = call("canary", "start", "iris", "--steps", "20,50")
+    assert (without.code, without.err.splitlines()[0]) == (
+        2, "error: give a MODEL or -f FILE: no canary of default/iris runs"
+    )  # fmt: skip
     started = call("canary", "start", "iris", "-f", str(folder / "new.yaml"), "--percent", "20")
     assert started.code == 0, started.err
     assert shares(call) == {new: 20, old: 80}

@@ -100,8 +100,12 @@ def _request_from_canary(document_options: options.DocumentOptions, target: "Tar
     if len(document_options.names) != 1:
         raise UsageError("neither -f FILE nor one NAME is given", "platformctl canary start NAME -f FILE")
     key = targets.service_key(document_options.names[0], document_options.namespace)
-    release = canary_follow.find_canary(target, key).release
-    return apply.ReleaseRequest(*apply.read_release(release, document_options.sets), by=rollout.user_name())
+    running = history.running_canary(history.releases(target, key))
+    if running is None:
+        hint = f"platformctl canary start {document_options.names[0]} ./model.onnx"
+        raise UsageError(f"give a MODEL or -f FILE: no canary of {'/'.join(key)} runs", hint)
+    read = apply.read_release(running.release, document_options.sets)
+    return apply.ReleaseRequest(*read, by=rollout.user_name())
 
 
 @canary.command(short_help="Show its step and its checks.")

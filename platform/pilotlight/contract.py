@@ -132,3 +132,12 @@ LATENCY_BUCKETS: Final = (
     0.3, 0.5, 0.75, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
 BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def trust_pickle_setting(pins: str) -> str:
+    """Return the option that sets the pins of pickles, FILE=SHA256, in a manifest, as a shell reads it."""
+    import json
+    import shlex
+
+    value = json.dumps(pins, ensure_ascii=False)
+    return f"--set {shlex.quote(f'spec.predictor.model.env=[{{name: {ENV_TRUST_PICKLE}, value: {value}}}]')}"

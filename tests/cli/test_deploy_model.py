@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import pickle
+import shlex
 import time
 import zipfile
 from collections.abc import Iterator
@@ -134,6 +135,13 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     pasted = call("deploy", "wine.pkl", "--trust-pickle", variable["value"], "--dry-run")  # as the predictor writes it
     assert pasted.code == 2
     assert "--trust-pickle takes no value here" in pasted.err
+    document = yaml.safe_load((folder / "wine.yaml").read_text())
+    document["spec"]["predictor"]["model"].pop("env")
+    (folder / "wine.yaml").write_text(yaml.safe_dump(document))
+    pasted = call("deploy", "-f", "wine.yaml", "--trust-pickle", variable["value"])
+    option, setting = shlex.split(pasted.err.partition("for a manifest: ")[2])
+    rendered = call("render", "-f", "wine.yaml", option, setting)
+    assert variable["value"] in rendered.out
     elsewhere = call("deploy", "s3://models/wine.pkl", "--trust-pickle", "--dry-run")
     assert elsewhere.code == 2
     assert "is not on this machine" in elsewhere.err
@@ -169,6 +177,7 @@ def test_a_whole_module_of_torch_is_a_pickle_too(call: Call, folder: Path) -> No
     refused = call("deploy", "net.pt", "--dry-run")
     assert (refused.code, refused.out) == (2, "")
     assert "net.pt is a pickle, which runs code of its author" in refused.err
+    assert "else save it as a state dict, TorchScript or .pt2\n" in refused.err
     assert call("deploy", "net.pt", "--trust-pickle", "--dry-run").code == 0
 
 
@@ -217,6 +226,9 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["flowers.onnx", "--save", "-"], 2, "to print the document: platformctl init flowers.onnx --to -"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
+        (["-f", "mixed/iris.yaml", "--min-replicas", "2"], 2, "--set spec.predictor.minReplicas=2"),
+        (["iris", "--min-replicas", "2"], 2, "platformctl scale iris --min 2"),
+        (["iris", "--trust-pickle"], 2, "--set 'spec.predictor.model.env=[{name: INFERENCE_TRUST_PICKLE, value:"),
         (["mixed/model.onnx", "--name", "1"], 2, "manifest of mixed/model.onnx:7:9: error PL104: metadata.name"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
-from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE
+from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.spec.field_types import suggestion
 from pilotlight.targets.table import EMBEDDED
@@ -158,7 +158,7 @@ def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.M
     if trust and not local:
         raise UsageError(
             f"--trust-pickle reads the file, and {model.uri} is not on this machine",
-            f"--set 'spec.predictor.model.env=[{{name: {ENV_TRUST_PICKLE}, value: FILE=SHA256}}]'",
+            trust_pickle_setting("FILE=SHA256"),
         )
     if not local:
         may_be = model.format == "sklearn" and not model.uri.endswith(".skops")

@@ -8,8 +8,10 @@ from typing import Final
 
 import click
 
+from pilotlight.contract import trust_pickle_setting
 from pilotlight.errors import UsageError
 from pilotlight.targets import table
+from pilotlight.wire.model_formats import WHOLE_MODULE
 from platformctl import output, targets
 from platformctl.options import DocumentOptions
 from platformctl.services import model_argument, scaffold
@@ -35,12 +37,16 @@ model_options: Final = targets.option_group("model_options", ModelOptions, (
 ))  # fmt: skip
 
 
-def refuse_without_model(model_options: ModelOptions, command: str) -> None:
-    """Raise UsageError for an option of a MODEL where there is none."""
+def refuse_without_model(model_options: ModelOptions, command: str, service: str = "") -> None:
+    """Raise UsageError for an option of a MODEL where there is none, but a manifest or a deployed service."""
+    count = model_options.min_replicas
+    scale = f"platformctl scale {service} --min {count}" if service else f"--set spec.predictor.minReplicas={count}"
+    fixes = {"trust_pickle": trust_pickle_setting("FILE=SHA256"), "min_replicas": scale}
     for option, value in asdict(model_options).items():
         if value not in (None, False):
             flag = f"--{option.removeprefix('model_').replace('_', '-')}"
-            raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", "write it into the document")
+            fix = fixes.get(option, "write it into the document")
+            raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", fix)
 
 
 def with_document(
@@ -61,9 +67,9 @@ def with_document(
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
     if "://" not in word and (warning := model_argument.pickle_warning(model)):
         line = f"platformctl {command} {shlex.quote(word)} --trust-pickle"
-        raise UsageError(
-            warning, f"if you trust it: {line}; else save it in another format, such as skops, safetensors or ONNX"
-        )
+        torch = model.phrase == WHOLE_MODULE
+        formats = "as a state dict, TorchScript or .pt2" if torch else "in another format, such as skops or ONNX"
+        raise UsageError(warning, f"if you trust it: {line}; else save it {formats}")
     if model_options.save:
         model = replace(model, uri=model_argument.seen_from(model.uri, file))
     elif "://" not in model.uri:

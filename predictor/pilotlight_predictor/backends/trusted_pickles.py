@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from pilotlight.contract import trust_pickle_setting
 from pilotlight_predictor.errors import LoadFailed
 
 
@@ -34,7 +35,7 @@ def refusal(path: Path, what: str, instead: str) -> LoadFailed:
         digest = _digest(file)
     return LoadFailed(
         f"{path.name} holds {what}, which can run arbitrary code when loaded: {instead}, or, if you trust its author, "
-        f"set --trust-pickle {path.name}={digest} (in a manifest: INFERENCE_TRUST_PICKLE in the model's env)"
+        f"set --trust-pickle {path.name}={digest} (for a manifest: {trust_pickle_setting(f'{path.name}={digest}')})"
     )
 
 

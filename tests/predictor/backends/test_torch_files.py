@@ -257,10 +257,10 @@ def test_a_pickle_with_code_is_refused_with_what_to_set(tmp_path: Path, spec: Ca
     path = tmp_path / "model.pt"
     torch.save(Planted(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(
-        LoadFailed, match=f"set --trust-pickle model.pt={digest} .in a manifest: INFERENCE_TRUST_PICKLE"
-    ):
+    with pytest.raises(LoadFailed, match=f"set --trust-pickle model.pt={digest} ") as refused:
         backend.load(spec(path))
+    manifest = f"""spec.predictor.model.env=[{{name: INFERENCE_TRUST_PICKLE, value: "model.pt={digest}"}}]"""
+    assert f"(for a manifest: --set '{manifest}')" in str(refused.value)
     assert not planted()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from pilotlight.canaries.start_request import required_canary
+from pilotlight.contract import trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from platformctl import completion, options, output, targets
@@ -81,13 +82,14 @@ def _resolve_words(
 ) -> options.DocumentOptions:
     """Return the options with the documents, or the document of the model, that the words name."""
     words = document_options.names
-    if model_options.trust_pickle and any(re.search("=[0-9a-fA-F]{64}$", word) for word in words):
-        fix = "leave the value out: every pickle of the model is pinned by its SHA-256"
+    pins = ",".join(word for word in words if re.search("=[0-9a-fA-F]{64}$", word))
+    if model_options.trust_pickle and pins:
+        fix = f"leave the value out for a MODEL; for a manifest: {trust_pickle_setting(pins)}"
         raise UsageError("--trust-pickle takes no value here", fix)
     kinds = {model_argument.kind_of(word) for word in words} if not document_options.files else set()
     if kinds == {"model"} and len(words) == 1:
         return model_document.with_document(words[0], document_options, model_options)
-    model_document.refuse_without_model(model_options, "deploy ./model.onnx")
+    model_document.refuse_without_model(model_options, "deploy ./model.onnx", words[0] if kinds == {"name"} else "")
     if kinds == {"documents"}:
         return replace(document_options, names=(), files=words)
     if "model" in kinds or "documents" in kinds:

@@ -18,12 +18,16 @@ FindLogs = Callable[[bool], Sequence[tuple[str, Path]]]  # files by replica; Tru
 
 
 class LogQuery(Struct, frozen=True):
-    """Options of a log request. `replica` is a name prefix, such as a revision; `tail`: last lines, -1: all."""
+    """Options of a log request. `replica` is a name prefix, such as a revision; `tail`: last lines, -1: all.
+
+    `all_ended`: of every ended replica, not only of the last.
+    """
 
     replica: str = ""
     tail: int = -1
     previous: bool = False
     follow: bool = False
+    all_ended: bool = False
 
 
 @dataclass(slots=True)
@@ -93,8 +97,8 @@ async def _read(find: FindLogs, query: LogQuery, wait_for_more: WaitForMore) -> 
 
 
 def _files(find: FindLogs, query: LogQuery) -> list[tuple[str, Path]]:
-    """Return the matching files; of terminated replicas only the last, also if `replica` names nothing that runs."""
+    """Return the matching files; of ended replicas the last or all, also if `replica` names nothing that runs."""
     for ended in (True,) if query.previous else (False, True) if query.replica else (False,):
         if files := [each for each in find(ended) if each[0].startswith(query.replica)]:
-            return files[-1:] if ended else files
+            return files[-1:] if ended and not query.all_ended else files
     return []

@@ -36,7 +36,8 @@ async def events(request: web.Request) -> web.StreamResponse:
 
 async def logs(request: web.Request) -> web.StreamResponse:
     replica, tail = request.query.get("replica", ""), int_parameter(request, "tail", -1)
-    query = LogQuery(replica, tail, flag_parameter(request, "previous"), flag_parameter(request, "follow"))
+    flags = (flag_parameter(request, name) for name in ("previous", "follow", "all_ended"))
+    query = LogQuery(replica, tail, *flags)
     return await _stream(
         request, await request.app[BACKEND].logs(key_of(request), query, lambda: _wait_for_more(request))
     )
@@ -89,6 +90,6 @@ ROUTES: Final = (
     Route("GET", f"{SERVICE}/events", events, "Events of one service.", query=("after", "follow")),
     Route(
         "GET", f"{SERVICE}/logs", logs, "Logs of its replicas, one JSON line each.",
-        query=("replica", "tail", "previous", "follow"),
+        query=("replica", "tail", "previous", "follow", "all_ended"),
     ),
 )  # fmt: skip

@@ -106,6 +106,22 @@ def test_a_press_counts_however_often_the_page_is_drawn_under_it(console: Consol
     dialog(console).get_by_role("button", name="Abort").click()
     platform.wait(lambda: kept(platform).phase == "RolledBack", "the abort")  # a row of an earlier one says so too
 
+    revision = kept(platform).revision
+    for number in (1, 2):  # of two replicas that have ended
+        (platform.home.logs / "default" / "iris" / f"{revision}-ended{number}.log").write_text(f"line {number}\n")
+    earlier = page.get_by_role("table", name="Earlier canaries")
+    earlier.get_by_role("link", name="Logs").first.click()
+    chosen = page.get_by_label("Replica", exact=True)
+    expect(chosen).to_have_value(revision)
+    page.get_by_label("Ended replicas").check()
+    for wanted in (revision, ""):
+        chosen.select_option(wanted)
+        for number in (1, 2):
+            expect(page.get_by_role("log")).to_contain_text(f"line {number}")
+    chosen.select_option(f"{revision}-ended1")
+    expect(page.get_by_role("log")).not_to_contain_text("line 2")
+    expect(page.get_by_role("log")).to_contain_text("line 1")
+
 
 def test_a_release_comes_back_by_its_button(console: Console, platform: Platform) -> None:
     first = history.releases(platform.target, KEY)[-1]

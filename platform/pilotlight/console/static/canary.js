@@ -4,7 +4,7 @@ import { bar } from "./bars.js";
 import { checksTable } from "./checks.js";
 import { confirmed } from "./dialogs.js";
 import { button, el, fill, put, row, say, table } from "./dom.js";
-import { dateAndClock, short } from "./format.js";
+import { dateAndClock, hrefOf, short } from "./format.js";
 import { revisionHistory } from "./history.js";
 import { doing } from "./notices.js";
 import { phase } from "./phases.js";
@@ -16,6 +16,7 @@ const ENDED = new Set(["Promoted", "RolledBack", "Superseded"]);
 
 export function canaryTab(id) {
     const state = phase();
+    const log = el("a", {}, "Logs");
     const reason = el("p", { class: "message calm" });
     const facts = el("dl", { class: "facts" });
     const steps = el("ol", { class: "steps", "aria-label": "Steps" });
@@ -38,7 +39,7 @@ export function canaryTab(id) {
         el(
             "section",
             { class: "card" },
-            el("div", { class: "line" }, el("h2", {}, "Canary"), state.node, buttons.node),
+            el("div", { class: "line" }, el("h2", {}, "Canary"), state.node, log, buttons.node),
             reason,
             steps,
             split,
@@ -61,6 +62,7 @@ export function canaryTab(id) {
         say(shared, told && `Traffic split without checks: ${told}`);
         if (!canary) return;
         state.update(canary.phase);
+        put(log, "href", hrefOf(id, "logs", canary.revision));
         say(reason, [outcome(canary), canary.wish && `requested: ${canary.wish}`].filter(Boolean).join(" · "));
         drawSteps(steps, canary);
         fill(split, bar("Traffic", shares(canary, service)), legend(canary, service));
@@ -169,7 +171,9 @@ function pastRow(canary, service) {
     const when = [canary.started_at, canary.ended_at].map((at) =>
         el("time", { class: "faint figure", datetime: at }, dateAndClock(at)),
     );
-    return row(PAST, [when[0], el("code", {}, short(service, canary.revision)), when[1], end.node, canary.reason]);
+    const log = el("a", { href: hrefOf(service.id, "logs", canary.revision) }, "Logs");
+    const revision = el("div", {}, el("code", {}, short(service, canary.revision)), " ", log);
+    return row(PAST, [when[0], revision, when[1], end.node, canary.reason]);
 }
 
 const QUESTIONS = {

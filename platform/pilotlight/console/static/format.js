@@ -31,8 +31,8 @@ export function dateAndClock(at) {
     return `${date.toISOString().slice(0, 10)} ${date.toLocaleTimeString([], { hour12: false })}`;
 }
 
-export function hrefOf(id, tab = "") {
-    return `#/services/${[...id.split("/"), tab].filter(Boolean).map(encodeURIComponent).join("/")}`;
+export function hrefOf(id, tab = "", revision = "") {
+    return `#/services/${[...id.split("/"), tab, revision].filter(Boolean).map(encodeURIComponent).join("/")}`;
 }
 
 // Without the service's name, which the page shows already.

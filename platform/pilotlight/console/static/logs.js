@@ -18,6 +18,8 @@ export function logsTab(id) {
     const shown = el("div", { class: "log", role: "log", tabindex: "0", "aria-label": "Log lines" }, lines);
     const told = el("p", { class: "faint" }, "Loading…");
     const known = new Set();
+    const revision = decodeURIComponent(location.hash.split("/")[5] ?? ""); // a link to the log of one revision
+    if (revision) replica.append(el("option", { value: revision, selected: true }, `Revision ${revision}`));
     let running = new AbortController();
     let begun = false;
 
@@ -50,7 +52,7 @@ export function logsTab(id) {
     }
 
     async function take(signal) {
-        const asked = new URLSearchParams({ tail: TAIL, replica: replica.value });
+        const asked = new URLSearchParams({ tail: TAIL, replica: replica.value, all_ended: "true" });
         if (following.checked && !previous.checked) asked.set("follow", "true");
         if (previous.checked) asked.set("previous", "true");
         for await (const found of documents(`${pathOf(id)}/logs?${asked}`, signal)) {
@@ -90,7 +92,8 @@ export function logsTab(id) {
         update(service) {
             if (begun) return;
             begun = true;
-            previous.checked = service.revisions.every((each) => !each.ready && (!each.starting || each.failure));
+            const shown = service.revisions.filter((each) => !revision || each.name === revision);
+            previous.checked = shown.every((each) => !each.ready && (!each.starting || each.failure));
             read(running.signal);
         },
         leave: () => running.abort(),

@@ -28,6 +28,7 @@ def test_a_person_logs_in_with_the_token_and_out_again(console: Console, platfor
     page.get_by_label("API token").fill(platform.address.token)
     page.keyboard.press("Enter")
     expect(cell(page, "State")).to_contain_text(re.compile("Ready|Standby"))
+    expect(page.get_by_text("read-only", exact=True)).to_be_hidden()
     (cookie,) = page.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/console")
     page.reload()

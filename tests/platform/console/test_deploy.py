@@ -152,6 +152,11 @@ def test_a_read_only_session_has_no_buttons_that_change_something(console: Conso
     page.goto(f"{console.url}#token={platform.target.console(read_only=True).ticket}")
     page.get_by_role("link", name="iris", exact=True).wait_for()
     expect(page.get_by_role("link", name="Deploy", exact=True)).to_be_hidden()
+    expect(page.get_by_role("banner").get_by_text("read-only", exact=True)).to_be_visible()
+    for editor in ("#/deploy", "#/services/default/iris/edit"):
+        page.goto(f"{console.url}{editor}")
+        expect(page.get_by_text("This session is read-only: log in with the API token to deploy.")).to_be_visible()
+        expect(page.get_by_label("Manifest (YAML or JSON)")).to_have_count(0)
     console.open("overview")
     expect(page.get_by_text("Bounds of the manifest.")).to_be_visible()
     for name in ("Edit", "Delete", "Scale", "Reset to manifest"):

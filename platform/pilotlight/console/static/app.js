@@ -2,7 +2,7 @@
 //
 //   #/                                 all services
 //   #/deploy                           the editor for a new service
-//   #/services/NAMESPACE/NAME/TAB      one service
+//   #/services/NAMESPACE/NAME/TAB      one service; logs/REVISION: the log of a revision
 //   #/services/NAMESPACE/NAME/edit     the editor for its manifest
 //   #/dashboards/NAME                  panels of a dashboard
 
@@ -14,11 +14,12 @@ import { clock } from "./format.js";
 import { login } from "./login.js";
 import { overview } from "./overview.js";
 import { servicePage } from "./service.js";
-import { enter, entered, learn, leave, onLost } from "./session.js";
+import { enter, entered, learn, leave, onLost, session } from "./session.js";
 import { forget, link, listen } from "./state.js";
 import { notFound } from "./states.js";
 
 const LOST_MS = 3000; // a shorter interruption is no news
+const READ_ONLY = "This session is read-only: log in with the API token to deploy.";
 
 const app = document.getElementById("app");
 let view = null;
@@ -60,9 +61,10 @@ function frame() {
         "Pilotlight",
     );
     const dashboards = el("a", { href: "#/dashboards" }, "Dashboards");
+    const mode = el("span", { class: "chip watch", title: "This session changes nothing" }, "read-only");
     fill(
         app,
-        el("header", { class: "top" }, brand, dashboards, mark, button("Log out", logOut, { class: "quiet" })),
+        el("header", { class: "top" }, brand, dashboards, mode, mark, button("Log out", logOut, { class: "quiet" })),
         banner,
         main,
     );
@@ -91,6 +93,8 @@ function show() {
 }
 
 function viewOf(area, namespace, id, tab) {
+    if (session.readOnly && (area === "deploy" || (id && tab === "edit")))
+        return { node: notFound(id ? `Edit ${id}` : "Deploy a service", READ_ONLY), leave() {} };
     if (id) return tab === "edit" ? deployPage(id) : servicePage(id, tab || "overview");
     if (area === "dashboards") return dashboardsPage(namespace || "");
     if (area === "deploy") return deployPage();

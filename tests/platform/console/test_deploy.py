@@ -114,6 +114,8 @@ def test_a_model_that_cannot_load_says_why_in_the_editor_and_on_its_own_page(
     tail.locator("summary").last.click()
     expect(tail.get_by_text("logger=pilotlight").last).to_be_visible()
     expect(failed.get_by_role("link", name="Edit the manifest")).to_be_visible()
+    expect(failed.get_by_role("link", name="Roll back")).to_have_count(0)  # it is the first release
+    expect(page.locator(".starts")).to_have_text("No completed cold start is recorded.")
     console.open("try", "default/broken")
     expect(page.get_by_text("The service failed and cannot respond.")).to_be_visible()
     expect(page.get_by_role("button", name="Load the form")).to_be_hidden()

@@ -81,7 +81,7 @@ function drawStarts(node, service) {
     const told = JSON.stringify(known.map((each) => [each.name, each.cold_start]));
     if (node.dataset.told === told) return;
     node.dataset.told = told;
-    if (!known.length) fill(node, el("p", { class: "faint" }, "No replica has started yet."));
+    if (!known.length) fill(node, el("p", { class: "faint" }, "No completed cold start is recorded."));
     else
         fill(
             node,

@@ -76,13 +76,14 @@ export function failure(id) {
     const reason = el("p", { class: "refusal" });
     const lines = el("ol");
     const tail = el("div", { class: "log", role: "region", tabindex: "0", "aria-label": "End of the log" }, lines);
+    const back = el("a", { class: "change", href: hrefOf(id, "releases") }, "Roll back");
     const links = el(
         "p",
         { class: "line thin" },
         el("a", { class: "change", href: hrefOf(id, "edit") }, "Edit the manifest"),
         el("a", { href: hrefOf(id, "logs") }, "All logs"),
         el("a", { href: hrefOf(id, "events") }, "Events"),
-        el("a", { class: "change", href: hrefOf(id, "releases") }, "Roll back"),
+        back,
     );
     const node = el(
         "section",
@@ -111,6 +112,7 @@ export function failure(id) {
         update(service) {
             const failed = service.phase === "Failed";
             node.hidden = !failed;
+            back.hidden = service.generation < 2; // there is no earlier release
             const text = service.message || service.revisions[0]?.failure || "No reason was reported.";
             if (!failed || text === shown) return;
             shown = reason.textContent = text;

@@ -147,7 +147,8 @@ def test_dashboards_show_the_panels_of_grafana_without_it(console: Console, plat
     expect(chart(page, "Replicas ready").locator("canvas")).to_be_visible()
     lines = drawn(page, "Replicas ready")
     assert any(lines["iris"])
-    expect(chart(page, "Models by state")).to_contain_text("platformctl up --prometheus")
+    for title in ("Replicas desired", "Models by state"):
+        expect(chart(page, title)).to_contain_text("platformctl up --prometheus")
     page.get_by_role("link", name="Canary", exact=True).click()
     expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
     expect(page).to_have_url(f"{console.url}#/dashboards/canary")
@@ -166,10 +167,19 @@ def of_many_services(route: Route) -> None:
 
 
 def test_a_panel_draws_the_highest_lines_distinctly_and_says_how_many_more_there_are(console: Console) -> None:
-    console.page.route("**/v1/query_range", of_many_services)
     console.log_in()
     page = console.page
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/query_range", hold)
     page.get_by_role("link", name="Dashboards").click()
+    expect(chart(page, "Requests per second").get_by_text("Loading…")).to_be_visible()
+    page.route("**/v1/query_range", of_many_services)  # the latest one gets the next requests
+    for route in held:
+        of_many_services(route)
     assert list(drawn(page, "Requests per second")) == ["Time", *(f"s{number:02}" for number in range(23, 11, -1))]
     requests = chart(page, "Requests per second")
     expect(requests.locator(".u-legend")).to_contain_text("s23")

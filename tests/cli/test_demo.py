@@ -14,6 +14,7 @@ from tests.ports import free_port
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.wire.environments.install_command import install_command
 from platformctl import main
+from platformctl.commands.platform.demo import activation
 
 
 def test_the_demo_goes_from_deploy_over_a_canary_to_zero_and_back_and_leaves_nothing(tmp_path: Path) -> None:
@@ -41,6 +42,22 @@ def test_make_runs_the_same_command(words: list[str], ending: str) -> None:
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(["make", "-n", "demo", *words], cwd=ROOT, capture_output=True, text=True, env=alone)
     assert done.stdout.rstrip().endswith(ending), done.stderr
+
+
+def test_at_its_end_it_names_the_script_that_puts_the_command_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert activation() == []  # an interpreter without an environment
+    (folder / "activate").touch()
+    assert activation() == [". .venv/bin/activate"]
+    (folder / "platformctl").touch(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    assert activation() == []
 
 
 def test_without_onnxruntime_it_names_the_command_that_installs_it(

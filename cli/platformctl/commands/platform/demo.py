@@ -6,6 +6,8 @@ Everything is left running. The documents are examples/demo of the checkout, whi
 
 import json
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -136,5 +138,11 @@ def finish(stop: bool) -> None:
         (f"platformctl logs {NAME} -f", "logs of replicas"),
         ("platformctl down", "stop everything"),
     )
-    for line in output.columns(look):
+    for line in [*activation(), *output.columns(look)]:
         output.note(line)
+
+
+def activation() -> list[str]:
+    """Return the line that puts platformctl on the PATH, if it is not there."""
+    script = Path(sys.executable).with_name("activate")
+    return [f". {shlex.quote(typed_path(script))}"] if not shutil.which("platformctl") and script.is_file() else []

@@ -150,7 +150,7 @@ def test_weights_that_do_not_fit_name_the_keys(net: tuple[Path, Any, Any], spec:
 
 def test_weights_alone_ask_for_a_module(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
-    with pytest.raises(LoadFailed, match=r"put a model.py next to it that defines build\(\)"):
+    with pytest.raises(LoadFailed, match=r"put a model.py next to it with the class of the module, or with build\(\)"):
         backend.load(spec(tmp_path / "model.pt"))
 
 

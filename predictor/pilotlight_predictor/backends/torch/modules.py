@@ -271,8 +271,8 @@ def _module_file(spec: LoadSpec) -> Path:
     file = spec.folder / "model.py"
     if not file.is_file():
         raise LoadFailed(
-            f"{spec.path.name} holds only weights: put a model.py next to it that defines build() -> torch.nn.Module, "
-            f"or save the whole model by torch.export.save"
+            f"{spec.path.name} holds only weights: put a model.py next to it with the class of the module, or with "
+            f"build() -> torch.nn.Module, or save the whole model by torch.export.save"
         )
     return file
 

@@ -18,7 +18,7 @@ const DASHES = [
 ];
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 
-const plain = (value) => String(Number(value.toPrecision(3)));
+export const plain = (value) => String(Number(value.toPrecision(3)));
 export const UNITS = {
     "req/s": rate,
     ms: milliseconds,
@@ -32,7 +32,7 @@ export const UNITS = {
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000, 100000];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const known = (value) => value !== null && value !== undefined;
+export const known = (value) => value !== null && value !== undefined;
 
 function clock(seconds, span) {
     const options = { hour: "2-digit", minute: "2-digit", hour12: false };
@@ -48,7 +48,7 @@ function isolated(plot, index) {
 }
 
 // `line.look` is the number of its colour and dash; by default its place. Without a cursor the last value is shown.
-function seriesOf(line, index, format) {
+export function seriesOf(line, index, format) {
     const look = line.look ?? index;
     const stroke = colour(line.colour ?? COLOURS[look % COLOURS.length]);
     const [dash, border] = line.dashed ? [[4, 4], "dashed"] : DASHES[Math.floor(look / COLOURS.length) % DASHES.length];
@@ -229,43 +229,4 @@ function summarised(lines, format) {
     const marked = lines.flatMap((line) => line.texts ?? []).filter(Boolean).length;
     const events = marked ? [marked === 1 ? "1 scale event" : `${marked} scale events`] : [];
     return [...parts, ...events].join(" · ");
-}
-
-// A line without axes, for a row of a table; `bound` is drawn across.
-export function spark(label, width = 120, height = 28) {
-    const node = el("div", { class: "spark", role: "img", "aria-label": label });
-    let plot = null;
-    const hidden = [{ show: false }, { show: false }];
-    return {
-        node,
-        draw(at, values, bound = null) {
-            if (!node.isConnected || at.length < 2) return;
-            const data = [at, values, ...(known(bound) ? [at.map(() => bound)] : [])];
-            if (plot && plot.series.length === data.length) {
-                plot.setData(data);
-                return;
-            }
-            plot?.destroy();
-            const series = [{}, seriesOf({ label, colour: "--accent" }, 0, plain)];
-            if (known(bound)) series.push(seriesOf({ label: "bound", colour: "--bad", dashed: true }, 1, plain));
-            const scales = {
-                x: { time: false },
-                y: { range: (each, least, most) => [0, most > 0 ? 1.1 * most : 1] },
-            };
-            const settings = {
-                width,
-                height,
-                series,
-                axes: hidden,
-                scales,
-                legend: { show: false },
-                cursor: { show: false },
-            };
-            plot = new uPlot({ ...settings, padding: [2, 0, 2, 0] }, data, node);
-            node.plot = plot;
-        },
-        leave() {
-            plot?.destroy();
-        },
-    };
 }

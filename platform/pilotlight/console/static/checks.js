@@ -1,9 +1,9 @@
 // The checks of a canary, each with its bound, its last value and the baseline's, its verdict and its query.
 
-import { spark } from "./chart.js";
 import { el, keyed, put, row, say, table } from "./dom.js";
 import { NOTHING, clock, milliseconds, percent } from "./format.js";
 import { phase } from "./phases.js";
+import { spark } from "./spark.js";
 
 const HEADINGS = ["Check", "Bound", "Canary", "Stable", "Verdict", "Requests", "Measured", "Values"];
 

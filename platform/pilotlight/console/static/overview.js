@@ -1,12 +1,12 @@
 // All services, a row each, with their live traffic; below them recent events.
 
-import { spark } from "./chart.js";
 import { el, keyed, row, say, table } from "./dom.js";
 import { eventRow, EVENT_HEADINGS, folded } from "./events.js";
 import { hrefOf, milliseconds, percent, rate, replicas, total, worst } from "./format.js";
 import { repeated } from "./history.js";
 import { phase } from "./phases.js";
 import { ask } from "./session.js";
+import { spark } from "./spark.js";
 import { events, link, listen, services } from "./state.js";
 import { emptyPlatform } from "./states.js";
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ OUTPUTS = {"y": ("FP32", [1])}
 
 
 def predict(x):
+    print("asked for", x[0])
     return x + tiny.ANSWER
 """
 REQUEST = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
@@ -58,6 +60,10 @@ def test_a_model_answers_from_its_environment_and_wakes_in_it_without_a_build(
     (replica,) = platform.replicas()
     (built,) = (path for path in platform.home.environments.iterdir() if path.is_dir())
     assert Path(f"/proc/{replica}/cmdline").read_bytes().startswith(f"{built}/bin/python".encode())
+    key = ("default", "first")
+    lines = partial(platform.target.logs, key, follow=False, previous=False, replica="", tail=100)
+    platform.wait(lambda: any("asked for 1.0" in str(line) for line in lines()), "the output of the model", 10)
+    assert platform.replicas() == [replica]  # not only at its end
     (tmp_path / "wheels" / "tiny-1.0-py3-none-any.whl").unlink()  # a build would fail from here on
     platform.wait_phase("Standby", name="first")
     platform.wait(lambda: not platform.replicas(), "the replica to end")

@@ -22,12 +22,15 @@ class LocalModels(NamedTuple):
         try:
             if mode == "compare":
                 return snapshots.digest(path, reading)
-            return snapshots.pin(path, snapshot=mode == "snapshot", progress=reading)
+            pin = snapshots.pin(path, snapshot=mode == "snapshot", progress=reading)
         except OSError as error:
             place = error.filename or path
             message = f"storageUri: {path} cannot be read or copied: {place}: {error.strerror or error}"
             hint = "check the path on the machine of the platform; platformctl deploy --no-snapshot copies nothing"
             raise PlatformError(message, hint) from error
+        if mode == "record" and snapshots.content(pin, path) != path:
+            progress("Warning", f"{path} is served from an existing snapshot of the same content, not in place")
+        return pin
 
     def install_requirements(self, path: str, progress: Progress) -> None:
         """Build the environment of a Python model; other targets do so where a replica runs."""

@@ -48,6 +48,16 @@ def test_a_path_is_pinned_and_what_cannot_be_is_a_warning(mode: PinMode, copies:
     assert steps.lines == [("Reading", str(IRIS)), ("Warning", warning)]
 
 
+def test_a_snapshot_that_is_served_instead_of_the_original_is_a_warning(tmp_path: Path) -> None:
+    home, steps = Home(tmp_path), Steps()
+    modes: tuple[PinMode, ...] = ("snapshot", "compare", "record")
+    for mode in modes:
+        assert steps.lines in ([], [("Reading", str(IRIS))])
+        resolve_pins(documents(str(IRIS)), Capabilities(), LocalModels(home), mode, steps)
+    warning = f"{IRIS} is served from an existing snapshot of the same content, not in place"
+    assert steps.lines[-1] == ("Warning", warning)
+
+
 def test_without_a_home_a_path_is_one_of_the_image(tmp_path: Path) -> None:
     steps = Steps()
     assert resolve_pins(given := documents("/mnt/models/iris"), Capabilities(), None, "snapshot", steps) == given

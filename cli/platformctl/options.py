@@ -140,7 +140,14 @@ class DocumentOptions:
 
     def _connect(self) -> "Target | None":
         """Connect to the target to plan for; those of the embedded platform have no catalogue of their own."""
-        return targets.connect(self.target) if self.target and self.target not in targets.EMBEDDED else None
+        if not self.target or self.target in targets.EMBEDDED:
+            return None
+        try:
+            return targets.connect(self.target)
+        except NotFound as error:
+            if self.target == "kubernetes":
+                error.hint += "; to plan without a cluster leave --target out and unset PILOTLIGHT_TARGET"
+            raise
 
     def _sources(self, target: "Target | None") -> "Sources":
         from pilotlight.release.plan_and_render import Sources

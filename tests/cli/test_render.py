@@ -96,6 +96,18 @@ def test_a_file_of_this_machine_is_warned_of_where_manifests_are_for_a_cluster(c
     assert "is on this machine" not in call("render", "--target", "local", "-f", str(tmp_path / "service.yaml")).err
 
 
+def test_a_variable_that_names_the_cluster_is_in_the_hint_where_there_is_none(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("PILOTLIGHT_TARGET", "kubernetes")
+    for verb in ("render", "validate"):
+        done = call(verb, "-f", IRIS)
+        assert done.code == 3
+        assert done.err.endswith("; to plan without a cluster leave --target out and unset PILOTLIGHT_TARGET\n")
+
+
 def test_a_format_that_the_verb_does_not_have_is_a_usage_error(call: Call) -> None:
     done = call("-o", "table", "render", "-f", IRIS)
     assert done.code == 2

@@ -59,7 +59,8 @@ def _check_access(path: str, annotations: dict[str, Node], problems: Problems) -
         check(written, verifies=False)
     except PlatformError as error:
         _, name, message = str(error).split(" ", 2)  # annotation NAME …
-        hint = f": {error.hint}" if error.hint else ""
+        variable = "; --env substitutes ${…}" if "${" in written.get(name, "") else ""
+        hint = f": {error.hint}{variable}" if error.hint else variable
         problems.error("PL118", annotations[name].location, child_path(path, name), f"{message}{hint}")
 
 

@@ -74,6 +74,7 @@ def test_an_annotation_about_access_does_nothing_on_a_component_and_is_refused_t
     ("name", "value", "told"),
     [
         ("auth-tokens-sha256", "secret", "must be SHA-256 in hex of each token, separated by commas: printf %s TOKEN"),
+        ("auth-tokens-sha256", "${HASH}", "must be SHA-256 in hex of each token, separated by commas: printf %s TOKEN"),
         ("auth-jwt-issuer", "https://issuer", "needs pilotlight.dev/auth-jwt-jwks with the signing keys"),
         ("auth-jwt-jwks", "{}", "= {}, must be a JWKS document"),
         ("rate-limit", "often", "= often, must be requests per time such as 100/1m"),
@@ -85,6 +86,7 @@ def test_an_annotation_about_access_that_cannot_be_read_is_an_error_at_its_place
     (found,) = problems_of(SERVICE.format(on_service=f'pilotlight.dev/{name}: "{value}"', on_component=""))
     assert f'error PL118: metadata.annotations["pilotlight.dev/{name}"]: {told}' in found
     assert found.startswith("5:")
+    assert found.endswith("; --env substitutes ${…}") == (value == "${HASH}")
     assert name == "rate-limit" or "secret" not in found.partition("PL118")[2]
 
 

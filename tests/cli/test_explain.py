@@ -61,6 +61,9 @@ def test_an_unknown_code_suggests_similar_ones(call: Call) -> None:
     assert done.code == 3
     assert "there is no error code PL349" in done.err
     assert "similar codes: PL348, PL350, PL347" in done.err
+    assert call("explain", "PL999").err.endswith(
+        "there is no error code PL999\n  docs/reference/errors.md lists them\n"
+    )
 
 
 @pytest.mark.parametrize(

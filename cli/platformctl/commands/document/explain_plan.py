@@ -76,8 +76,10 @@ def code_entry(code: str) -> dict[str, str]:
     texts = {name: (text.what, text.fix) for name, text in code_texts().items()}
     texts |= {rule.id: (f"{rule.text.title} ({rule.text.severity}). {rule.text.why}", rule.text.fix) for rule in RULES}
     if code not in texts:
-        near = sorted(texts, key=lambda each: abs(int(each[2:]) - int(code[2:])))[:3]
-        raise NotFound(f"there is no error code {code}", f"similar codes: {', '.join(near)}")
+        alike = (each for each in texts if each[:3] == code[:3])
+        near = sorted(alike, key=lambda each: abs(int(each[2:]) - int(code[2:])))[:3]
+        hint = f"similar codes: {', '.join(near)}" if near else "docs/reference/errors.md lists them"
+        raise NotFound(f"there is no error code {code}", hint)
     what, fix = texts[code]
     return {"code": code, "what": what, "fix": fix, "page": PAGES.get(code[:3], "docs/reference/errors.md")}
 

@@ -14,7 +14,7 @@ from platformctl import completion, output, targets
     "--replica", "--revision", default="", metavar="NAME", shell_complete=completion.replicas,
     help="Show this replica only, or those of this revision; if none runs, the one that ended last.",
 )  # fmt: skip
-@click.option("--tail", default=100, show_default=True, help="Lines to start with; -1: all.")
+@click.option("--tail", default=100, show_default=True, help="Log records to start with, not lines; -1: all.")
 @output.formats("table", "json")
 def logs(
     service_options: targets.ServiceOptions, name: str, follow: bool, previous: bool, replica: str, tail: int

@@ -224,6 +224,7 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["flowers.onnx", "--target", "k8s"], 3, "lepton, brev; did you mean kubernetes?"),
         (["flowers.onnx", "--format", "sklearn"], 2, "flowers.onnx has format onnx (ONNX model), not sklearn"),
         (["flowers.onnx", "--save", "-"], 2, "to print the document: platformctl init flowers.onnx --to -"),
+        (["./notes.md", "--format", "onnx"], 2, "model of format onnx by its ending\n  rename it to notes.onnx"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
         (["-f", "mixed/iris.yaml", "--min-replicas", "2"], 2, "--set spec.predictor.minReplicas=2"),

@@ -89,6 +89,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
             raise UsageError(f"{word} is an empty folder")
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
         raise UsageError(f"{word} is of no known format; name it with --format: {names}")
+    if known and known.backend and known.suffixes and local and not detected:
+        _check_suffix(Path(path), known)
     name = known.name if known else model_format
     phrase = detected.phrase if detected and not model_format else known.phrase if known else name
     file = Path(path).resolve()
@@ -102,6 +104,13 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         described = f"{phrase}, class {name_of_class}"
         model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
+
+
+def _check_suffix(path: Path, known: ModelFormat) -> None:
+    """Raise UsageError for a file whose ending our predictor has no backend for; .json and .txt have several."""
+    if path.is_file() and path.suffix not in (".json", ".txt"):
+        message = f"{path.name}: our predictor knows a model of format {known.name} by its ending"
+        raise UsageError(message, f"rename it to {path.with_suffix(known.suffixes[0]).name}")
 
 
 def _check_class(path: Path, name: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pilotlight.release.plan_and_render import Documents, Planned, Sources
     from pilotlight.spec.field_types import Record
     from pilotlight.spec.problems import Problem
+    from pilotlight.spec.service import Service
     from pilotlight.targets.target import Target
 
 TIMEOUT_S: Final = 600.0
@@ -90,7 +91,7 @@ class DocumentOptions:
         `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless --target is given.
         `find_models`: a path of this machine at which there is no model is an error.
         """
-        from pilotlight.release.apply import check_paths_reachable, missing_models, unreachable_paths
+        from pilotlight.release.apply import check_paths_reachable, missing_models
         from pilotlight.release.current_state import current_of
         from pilotlight.release.plan_and_render import plan_documents
         from pilotlight.spec.problems import InvalidDocument
@@ -107,8 +108,7 @@ class DocumentOptions:
             if any(problem.severity == "error" for problem in missing):
                 raise InvalidDocument(missing)
         if for_cluster and not self._names_target:
-            for unreachable in unreachable_paths(documents.services):
-                output.note(f"warning: {unreachable}; {unreachable.hint}")
+            note_unreachable(documents.services)
         capabilities = self.target_capabilities(target, complete=False)
         if pin is not None:
             documents = pin(documents, capabilities)
@@ -213,6 +213,14 @@ def warn(warnings: "Sequence[Problem]", strict: bool) -> None:
 
         raise InvalidDocument([warning._replace(severity="error") for warning in warnings])
     output.problems(warnings)
+
+
+def note_unreachable(services: "Sequence[Service]") -> None:
+    """Print a warning for each path of this machine in documents for a cluster."""
+    from pilotlight.release.apply import unreachable_paths
+
+    for unreachable in unreachable_paths(services):
+        output.note(f"warning: {unreachable}; {unreachable.hint}")
 
 
 def _files(*, required: bool) -> targets.Decorator:

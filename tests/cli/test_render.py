@@ -90,8 +90,8 @@ def test_credentials_of_a_trigger_may_stand_beside_the_service(call: Call, tmp_p
 def test_a_file_of_this_machine_is_warned_of_where_manifests_are_for_a_cluster(call: Call, tmp_path: Path) -> None:
     document = (ROOT / IRIS).read_text()
     (tmp_path / "service.yaml").write_text(re.sub(r"storageUri: \S+", "storageUri: ./model.onnx", document))
-    for verb in ("render", "values"):
-        done = call(verb, "-f", str(tmp_path / "service.yaml"))
+    for words in (("render",), ("values",), ("deploy", "--target", "kubernetes", "--dry-run=client")):
+        done = call(*words, "-f", str(tmp_path / "service.yaml"))
         assert "./model.onnx is on this machine, where pods cannot read it; upload it to a store" in done.err
     assert "is on this machine" not in call("render", "--target", "local", "-f", str(tmp_path / "service.yaml")).err
 

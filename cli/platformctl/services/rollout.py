@@ -12,7 +12,7 @@ from pilotlight.release import history
 from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
 from pilotlight.release.document_changes import field_lines, service_changes
 from platformctl import output, targets
-from platformctl.options import ApplyOptions, DocumentOptions, warn
+from platformctl.options import ApplyOptions, DocumentOptions, note_unreachable, warn
 from platformctl.services import status_views, wait_ready
 from platformctl.services.model_pins import check_stored, resolve
 
@@ -46,6 +46,8 @@ def request_from_files(
         capabilities = replace(capabilities, **LOCAL_CAPABILITIES)
     release_apply.check_paths_reachable(selected.services, target)
     embedded = name in targets.EMBEDDED
+    if target is None and not embedded:
+        note_unreachable(selected.services)
     return ReleaseRequest(resolve(selected, capabilities, mode, local=embedded), capabilities, by=user_name())
 
 

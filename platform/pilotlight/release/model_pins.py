@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from pilotlight.contract import LOCAL_CAPABILITIES
+from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import (
     REMOTE_SCHEMES,
     ModelPin,
@@ -20,6 +22,7 @@ from pilotlight.k8s.model_pins import (
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.release.plan_and_render import Documents, plan_documents
 from pilotlight.release.remote_pins import resolve_remote
+from pilotlight.wire.environments.install_command import install_command
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest, ObjectKey
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 # `snapshot` copies local models for the revision, `record` serves them in place, `compare` stores nothing.
 PinMode = Literal["snapshot", "record", "compare"]
+_LIBRARIES: Final = {
+    **dict.fromkeys(("s3", "gs", "gcs", "az", "azure", "as"), "obstore"),
+    **dict.fromkeys(("hf", "hf_model"), "huggingface_hub"),
+}
 
 
 class Progress(Protocol):
@@ -55,6 +62,8 @@ def resolve_pins(
     paths = {uri: local_path(uri) for uri in uris if is_local(uri)} if models is not None else {}
     pins = {uri: models.pin(path, mode, progress) for uri, path in paths.items() if models is not None}
     remote = [uri for uri in uris if scheme_of(uri) in REMOTE_SCHEMES]
+    if capabilities.target == LOCAL_CAPABILITIES["target"]:
+        _check_libraries(remote)
     found: dict[str, ModelPin | str] = {
         uri: f"{scheme_of(uri)}:// cannot be pinned" for uri in uris if not is_local(uri)
     }
@@ -67,6 +76,14 @@ def resolve_pins(
         for path in paths.values():
             models.install_requirements(path, progress)
     return with_pins(documents, pins)
+
+
+def _check_libraries(uris: Iterable[str]) -> None:
+    """Raise PlatformError for a store whose library replicas on this machine lack."""
+    for uri in uris:
+        library = _LIBRARIES.get(scheme_of(uri))
+        if library and find_spec(library) is None:
+            raise PlatformError(f"{redacted(uri)} needs {library}, which is not installed", install_command("cloud"))
 
 
 def unpinned_uris(documents: Documents, capabilities: "Capabilities") -> list[str]:

@@ -1,6 +1,7 @@
 """Pins of the models of documents: what is read, copied and warned of, as `platformctl` and the console show it."""
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pilotlight.release.model_pins import PinMode, resolve_pins
 from pilotlight.release.plan_and_render import Documents, Sources, read
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.local_models import LocalModels
+from pilotlight.wire.environments.install_command import install_command
 
 SERVICE = """
 apiVersion: serving.kserve.io/v1beta1
@@ -56,6 +58,17 @@ def test_a_snapshot_that_is_served_instead_of_the_original_is_a_warning(tmp_path
         resolve_pins(documents(str(IRIS)), Capabilities(), LocalModels(home), mode, steps)
     warning = f"{IRIS} is served from an existing snapshot of the same content, not in place"
     assert steps.lines[-1] == ("Warning", warning)
+
+
+@pytest.mark.parametrize(("uri", "library"), [("s3://models/iris", "obstore"), ("hf://org/iris", "huggingface_hub")])
+def test_a_store_without_its_library_is_refused_on_this_machine(
+    uri: str, library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    here = Capabilities(target="local")
+    with pytest.raises(PlatformError, match=f"{uri} needs {library}, which is not installed") as raised:
+        resolve_pins(documents(uri), here, LocalModels(Home(tmp_path)), "snapshot", Steps())
+    assert raised.value.hint == install_command("cloud")
 
 
 def test_without_a_home_a_path_is_one_of_the_image(tmp_path: Path) -> None:

@@ -21,10 +21,13 @@ from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
 from tests.eventually import eventually
 
+from pilotlight.canaries.canary_state import Canary, CanaryHistory
+from pilotlight.canaries.stored_history import encode_history
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import ReleaseRequest, prepare
 from pilotlight.release.plan_and_render import Sources, read
-from platformctl import main
+from pilotlight.spec.canary_policy import CanaryPolicy
+from platformctl import main, targets
 from platformctl.commands.platform import top
 from platformctl.services.model_pins import resolve
 
@@ -306,6 +309,16 @@ def test_a_canary_that_never_answered_is_not_promoted(call: Call, folder: Path, 
 
 def test_the_canaries_of_a_service_that_is_not_there_are_not_told_as_none(call: Call) -> None:
     assert (call("canary", "history", "iris").code, call("canary", "history", "nobody").code) == (0, 3)
+
+
+def test_a_deploy_of_what_a_canary_rolled_back_is_warned_of(call: Call, folder: Path, names: tuple[str, str]) -> None:
+    old, new = names
+    at, reason = "2026-03-01T12:00:00.000Z", "error_rate is 9 %"
+    canary = Canary(CanaryPolicy(), new, old, 3, 2, at, phase="RolledBack", reason=reason, ended_at=at)
+    targets.local(start=False).save_canary(("default", "iris"), encode_history(CanaryHistory(canary)), "")
+    done = call("deploy", "-f", str(folder / "new.yaml"), "--dry-run=server")
+    assert f"warning: {new}: its canary was rolled back at {at}: {reason}" in done.err
+    assert "its canary" not in call("deploy", "-f", str(folder / "iris.yaml"), "--dry-run=server").err
 
 
 def test_a_canary_of_what_runs_already_is_refused(call: Call, folder: Path) -> None:

@@ -92,6 +92,8 @@ def run(
         ticker.log("Validated", f"{'/'.join(one.key)}: {one.plan.mode}, {len(one.manifests)} objects")
         for sentence in wait_ready.override_notes(one.key, one.overrides):
             output.note(sentence)
+        if target is not None:
+            _warn_of_rolled_back_canary(one, target)
     if apply_options.dry_run or target is None:
         if apply_options.dry_run == "server" and target is not None:
             apply(request, prepared, target, dry_run=True)
@@ -106,6 +108,18 @@ def run(
     if request.reset_traffic:
         applied = [(one, _clear_traffic_overrides(target, status)) for one, status in applied]
     status_views.show(_follow(applied, target, apply_options, ticker), one=False, default="url")
+
+
+def _warn_of_rolled_back_canary(one: PreparedRelease, target: "Target") -> None:
+    """Print a warning if the service's last canary was a revision of this release and was rolled back."""
+    from pilotlight.canaries.stored_history import decode_history
+
+    try:
+        last = decode_history(target.canary(one.key)).current
+    except PlatformError:  # a new service, or a state of another version
+        return
+    if last and last.phase == "RolledBack" and last.revision in {work.revision for work in one.plan.workloads}:
+        output.note(f"warning: {last.revision}: its canary was rolled back at {last.ended_at}: {last.reason}")
 
 
 def _check_all(request: ReleaseRequest, prepared: Sequence[PreparedRelease], target: "Target", apply: Apply) -> None:

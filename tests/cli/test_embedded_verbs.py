@@ -196,7 +196,9 @@ def test_top_shows_the_load(call: Call) -> None:
 
 def test_top_is_redrawn_in_place_on_a_terminal(platform: Platform) -> None:
     screen, terminal = pty.openpty()
-    command = [sys.executable, "-m", "platformctl", "top", "--interval", "0.2"]
+    # A shell starts background jobs with SIGINT ignored, which they inherit.
+    program = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); runpy.run_module("
+    command = [sys.executable, "-c", f"{program}'platformctl', run_name='__main__')", "top", "--interval", "0.2"]
     shown = b""
     with subprocess.Popen(command, stdout=terminal, env=platform.env) as process:
         try:

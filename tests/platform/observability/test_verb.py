@@ -82,8 +82,8 @@ def test_a_prometheus_that_is_not_there_starts_nothing(
     monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert main.run(["up", "--prometheus"]) == 3
+    assert main.run(["up", "--prometheus"]) == 1
     assert "apt-get install prometheus" in capsys.readouterr().err
-    assert main.run(["up", f"--prometheus={tmp_path}/none"]) == 3
+    assert main.run(["up", f"--prometheus={tmp_path}/none"]) == 2
     assert "must be an address" in capsys.readouterr().err
     assert not (tmp_path / "home").exists()

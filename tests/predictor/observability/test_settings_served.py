@@ -177,7 +177,8 @@ def test_a_level_that_is_off_is_not_logged(serve: Serve, tmp_path: Path) -> None
 
     server.post("/v2/logging", {"log_file": "one"})
     load()
-    assert json.loads((files / "one").read_text().splitlines()[0])["event"] == "model.loaded"
+    events = [json.loads(line)["event"] for line in (files / "one").read_text().splitlines()]
+    assert events == ["model.loading", "model.loaded"]
     server.post("/v2/logging", {"log_file": "two", "log_info": False})
     load()
     assert (files / "two").read_text() == ""
@@ -187,7 +188,7 @@ def test_a_level_that_is_off_is_not_logged(serve: Serve, tmp_path: Path) -> None
     server.post("/v2/logging", {"log_file": "", "log_format": "default"})
     seen = len(server.log())
     load()
-    assert [line["event"] for line in server.log()[seen:]] == ["model.loaded"]
+    assert [line["event"] for line in server.log()[seen:]] == ["model.loading", "model.loaded"]
 
 
 def test_files_need_a_folder_and_changes_an_admin(zoo: Path, serve: Serve, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Platform:
         return self.run("deploy", "-f", str(document))
 
     def sleep(self) -> None:
-        """Everything that was ready once is at zero after a restart: nobody has asked for it yet."""
+        """Scale all services to zero: after a restart no replica runs before its first request."""
         self.run("down")
         self.run("up")
 
@@ -110,7 +110,7 @@ def memory_mb(pids: Sequence[int]) -> float:
 
 
 def private_mb(pid: int) -> float:
-    """What would be free again if the process ended: pages that it shares with nobody."""
+    """Return the memory that the end of the process would free: its private pages."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 

@@ -67,9 +67,11 @@ ENV_PROGRAM: Final = "PILOTLIGHT_PROGRAM"  # command name to show in the predict
 ROUTER_STRATEGIES: Final = (
     "round_robin",  # each in turn
     "least_loaded",  # the fewest requests; ties by round robin
-    "cache_aware",  # a prompt prefix goes to the same endpoint, for its KV cache, unless that is overloaded
+    "prefix_aware",  # the endpoint with the longest prefix of the prompt in its KV cache, unless it is overloaded
     "prefill_decode",  # least_loaded, among the decoders and separately among the prefill engines
 )
+
+OLD_ROUTER_STRATEGIES: Final = {"cache_aware": "prefix_aware"}
 
 # Headers.
 HEADER_REQUEST_ID: Final = "x-request-id"
@@ -77,6 +79,7 @@ HEADER_TRACEPARENT: Final = "traceparent"
 HEADER_TRACESTATE: Final = "tracestate"
 HEADER_COLD_START: Final = "x-pilotlight-cold-start"
 HEADER_HOLD_TIMEOUT: Final = "x-pilotlight-hold-timeout"  # seconds that a request may wait for a replica
+HEADER_SESSION: Final = "x-session-id"  # requests of one session go to the same replica
 HEADER_REVISION: Final = "x-pilotlight-revision"  # that answered, where several have a share of the traffic
 HEADER_GRAPHS: Final = "x-pilotlight-graphs"  # InferenceGraphs that a request has come through
 HEADER_TAG: Final = "x-pilotlight-tag"

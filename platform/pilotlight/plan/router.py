@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pilotlight.contract import ENV_ROUTER_PREFIX, HTTP_PORT, ROUTER_STRATEGIES
+from pilotlight.contract import ENV_ROUTER_PREFIX, HTTP_PORT, OLD_ROUTER_STRATEGIES, ROUTER_STRATEGIES
 from pilotlight.k8s import names
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import DecisionLog, Workload
@@ -35,7 +35,10 @@ def router_environment(context: PlanContext, timeout_s: int, log: DecisionLog) -
         return _variables(_graph_settings(context, timeout_s, log))
     disaggregated = "decoder" in service.components
     default = "prefill_decode" if disaggregated else "least_loaded"
-    strategy = config.get("routing_strategy", default)
+    written = config.get("routing_strategy", default)
+    strategy = OLD_ROUTER_STRATEGIES.get(written, written)
+    if strategy != written:
+        log.warn("PL109", context.path("config.routing_strategy"), f"{written} is deprecated; use {strategy}")
     _check_config(context, strategy, disaggregated, log)
     implied = "engine and decoder" if disaggregated else "the default"
     reason = "router.config" if "routing_strategy" in config else implied
@@ -148,7 +151,7 @@ def _check_config(context: PlanContext, strategy: str, disaggregated: bool, log:
     if strategy not in ROUTER_STRATEGIES:
         log.error("PL346", path, f"{strategy}, must be one of {', '.join(ROUTER_STRATEGIES)}")
     elif strategy == "prefill_decode" and not disaggregated:
-        log.error("PL346", path, "prefill_decode needs a decoder; add one or use cache_aware")
+        log.error("PL346", path, "prefill_decode needs a decoder; add one or use prefix_aware")
     elif strategy != "prefill_decode" and disaggregated:
         log.error("PL346", path, f"{strategy} does not use the decoder; use prefill_decode, or remove the decoder")
     for key in context.component.config:

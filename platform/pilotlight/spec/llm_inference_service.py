@@ -284,7 +284,7 @@ def _metric(trigger: Mapping[str, Json]) -> ScalingMetric:
 
 def _router(scheduler: Mapping[str, Json], disaggregated: bool) -> Component:
     replicas = scheduler.get("replicas")
-    strategy = "prefill_decode" if disaggregated else "cache_aware"
+    strategy = "prefill_decode" if disaggregated else "prefix_aware"
     return Component(
         "router",
         min_replicas=replicas,

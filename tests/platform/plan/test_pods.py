@@ -327,8 +327,10 @@ def test_a_container_without_image_and_runtime_is_refused() -> None:
 
 def test_our_gateway_routes_by_the_settings_of_the_router() -> None:
     config = {"routing_strategy": "cache_aware", "health_check_interval": "30s"}
-    told = env(workload(with_component(ome(), "router", config=config), "router"))
-    assert told["PILOTLIGHT_ROUTER_STRATEGY"] == "cache_aware"
+    routed = with_component(ome(), "router", config=config)
+    told = env(workload(routed, "router"))
+    assert "cache_aware is deprecated; use prefix_aware" in [each.message for each in planned(routed).warnings]
+    assert told["PILOTLIGHT_ROUTER_STRATEGY"] == "prefix_aware"
     assert told["PILOTLIGHT_ROUTER_HEALTH_CHECK_INTERVAL_S"] == "30"
     assert told["PILOTLIGHT_ROUTER_ENGINE"] == "iris-engine"
     both = with_component(with_component(ome(), "decoder"), "router")
@@ -349,7 +351,7 @@ def test_a_router_s_setting_that_means_nothing_is_refused(config: dict[str, str]
     assert codes(refusals(with_component(ome(), "router", config=config))) == [code]
 
 
-@pytest.mark.parametrize("strategy", ["round_robin", "least_loaded", "cache_aware"])
+@pytest.mark.parametrize("strategy", ["round_robin", "least_loaded", "prefix_aware"])
 def test_a_strategy_that_sends_the_decoder_nothing_is_refused(strategy: str) -> None:
     routed = with_component(with_component(ome(), "decoder"), "router", config={"routing_strategy": strategy})
     (problem,) = refusals(routed)

@@ -1,16 +1,16 @@
 """Data plane of a router: one route, one backend per endpoint, and a strategy that picks one of them."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Final
 
 from pilotlight.gateway.auth import AccessAdmission, FileAdmission
 from pilotlight.gateway.engine_router.prefill_stage import PrefillStage
 from pilotlight.gateway.engine_router.settings import RouterSettings
-from pilotlight.gateway.engine_router.strategy import PROMPT_SEARCH_BYTES, EndpointPicker
 from pilotlight.gateway.metrics_and_reports import log
 from pilotlight.gateway.proxy.backend import LiveBackend, PendingRequest
+from pilotlight.gateway.proxy.body_routing import await_prompt
 from pilotlight.gateway.proxy.data_plane import DataPlane
+from pilotlight.gateway.proxy.prefix_index import PrefixIndex, Prompt
 from pilotlight.gateway.proxy.prepare_request import LiveRoute
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
 from pilotlight.gateway.routing_table import (
@@ -26,13 +26,29 @@ from pilotlight.gateway.routing_table import (
 
 PAGES: Final = {"/ready": "ready", "/healthz": "healthz", "/metrics": "metrics"}
 TIMEOUT_S: Final = 3600.0  # generation may take long; the router's clients have timeouts of their own
-BODY_WAIT_S: Final = 0.05  # for a body that arrives after its head
-BODY_POLL_S: Final = 0.002
 NO_ENDPOINT: Final = "no-endpoint"
 
 
 def _log_problem(problem: str) -> None:
     log("access", problem, level="ERROR")
+
+
+class EndpointPicker:
+    """Applies one strategy; keeps the position of the round robin, and the prefixes that each endpoint has."""
+
+    def __init__(self, strategy: str) -> None:
+        self.prefixes = PrefixIndex() if strategy == "prefix_aware" else None
+        self._round_robin = strategy == "round_robin"
+        self._turn = 0
+
+    def pick(self, loads: Mapping[str, int], prompt: Prompt | None = None) -> str:
+        """Return one of `loads`, requests at each endpoint by its name, which must not be empty."""
+        if self.prefixes is not None and prompt is not None:
+            return self.prefixes.pick(loads, prompt)
+        fewest = min(loads.values())
+        names = sorted(name for name, load in loads.items() if self._round_robin or load == fewest)
+        self._turn += 1
+        return names[self._turn % len(names)]
 
 
 class RouterDataPlane(DataPlane):
@@ -46,7 +62,11 @@ class RouterDataPlane(DataPlane):
         self._target = settings.decoder if settings.disaggregated else settings.engine
         self.key: RouteKey = (settings.namespace, self._target)
         self._picker = EndpointPicker(settings.strategy)
-        self._prefill = PrefillStage(settings, self._submit_by_strategy, TIMEOUT_S) if settings.disaggregated else None
+        self._prefill = (
+            PrefillStage(settings, self._submit_by_strategy, TIMEOUT_S, EndpointPicker("least_loaded").pick)
+            if settings.disaggregated
+            else None
+        )
         self._endpoints: tuple[tuple[Replica, ...], tuple[Replica, ...]] | None = None
         self.pages["ready"] = self._ready
 
@@ -55,6 +75,8 @@ class RouterDataPlane(DataPlane):
         if (engines, decoders) == self._endpoints:
             return False
         self._endpoints = (engines, decoders)
+        if self._picker.prefixes is not None:
+            self._picker.prefixes.retain(replica.id for replica in engines)
         usable = engines
         if self._prefill is not None:
             self._prefill.replicas = engines
@@ -76,33 +98,18 @@ class RouterDataPlane(DataPlane):
             super().submit(request, route, tag, front)
         elif self._prefill is not None and isinstance(request, ProxiedRequest) and self._prefill.takes(request):
             self._prefill.start(request)
-        elif self._picker.reads_body and isinstance(request, ProxiedRequest) and not front:
-            self._await_body(request, self.clock() + BODY_WAIT_S)
+        elif self._picker.prefixes is not None and isinstance(request, ProxiedRequest) and not front:
+            await_prompt(request, self._submit_by_strategy)
         else:
             self._submit_by_strategy(request, front)
-
-    def _await_body(self, request: ProxiedRequest, until: float) -> None:
-        if request.client.request is not request:
-            return  # its client has disconnected, or its body is malformed
-        if (
-            request.body_complete
-            or len(request.body_prefix(PROMPT_SEARCH_BYTES)) >= PROMPT_SEARCH_BYTES
-            or self.clock() >= until
-        ):
-            self._submit_by_strategy(request)
-        else:
-            asyncio.get_running_loop().call_later(BODY_POLL_S, self._await_body, request, until)
 
     def _submit_by_strategy(self, request: PendingRequest, front: bool = False) -> None:
         backends = self._healthy_backends()
         if not backends:
             self.dispatch(request, front)
             return
-        prefix = b""
-        if self._picker.reads_body and isinstance(request, ProxiedRequest):
-            prefix = request.body_prefix(PROMPT_SEARCH_BYTES)
         loads = {name: backend.counts.load for name, backend in backends.items()}
-        chosen = backends[self._picker.pick(loads, prefix)]
+        chosen = backends[self._picker.pick(loads, request.prompt)]
         if not self._busy:
             self.mark_busy()
         if front:

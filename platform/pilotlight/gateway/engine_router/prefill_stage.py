@@ -6,19 +6,24 @@ The answer of the prefill engine is read to its end: to close the connection wou
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS, RESERVED_FIELDS, Object, PrefillProtocol
 from pilotlight.gateway.engine_router.settings import RouterSettings
-from pilotlight.gateway.engine_router.strategy import EndpointPicker
 from pilotlight.gateway.metrics_and_reports import log
-from pilotlight.gateway.proxy.client_connection import INTERIM_RESPONSE
 from pilotlight.gateway.proxy.prepare_request import with_headers
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
-from pilotlight.gateway.proxy.responses import BODY_TIMEOUT, CONNECTION_LOST, TIMED_OUT, ErrorResponse, RequestRejected
+from pilotlight.gateway.proxy.responses import (
+    BODY_TIMEOUT,
+    CONNECTION_LOST,
+    INTERIM_RESPONSE,
+    TIMED_OUT,
+    ErrorResponse,
+    RequestRejected,
+)
 from pilotlight.gateway.proxy.upstream import CONNECT_S
 from pilotlight.gateway.routing_table import Replica
 from pilotlight.wire.http1_strict_parser import CHUNKED, unchunked
@@ -46,14 +51,20 @@ class PrefillHalf:
 
 
 class PrefillStage:
-    """The prefill engines of one router; `submit` sends a request to a decoder."""
+    """The prefill engines of one router; `submit` sends a request to a decoder, `pick` chooses an engine by loads."""
 
-    def __init__(self, settings: RouterSettings, submit: Callable[[ProxiedRequest], None], timeout_s: float) -> None:
+    def __init__(
+        self,
+        settings: RouterSettings,
+        submit: Callable[[ProxiedRequest], None],
+        timeout_s: float,
+        pick: Callable[[Mapping[str, int]], str],
+    ) -> None:
         self.replicas: tuple[Replica, ...] = ()
         self._protocol = PROTOCOLS[settings.protocol]
         self._bootstrap_port, self._timeout_s = settings.bootstrap_port, timeout_s
         self._submit = submit
-        self._picker = EndpointPicker("least_loaded")
+        self._pick = pick
         self._halves: dict[ProxiedRequest, PrefillHalf] = {}
 
     def takes(self, request: ProxiedRequest) -> bool:
@@ -86,7 +97,7 @@ class PrefillStage:
         replicas = {replica.id: replica for replica in self.replicas}
         working = [half.replica for request, half in self._halves.items() if not request.finished]
         while replicas:
-            chosen = self._picker.pick({name: working.count(name) for name in replicas})
+            chosen = self._pick({name: working.count(name) for name in replicas})
             yield replicas.pop(chosen)
 
     async def _serve(self, request: ProxiedRequest, half: PrefillHalf, protocol: PrefillProtocol) -> None:

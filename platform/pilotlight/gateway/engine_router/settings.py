@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from pilotlight import contract
-from pilotlight.contract import ENV_ROUTER_PREFIX, ENV_SETTINGS_PREFIX, HTTP_PORT, ROUTER_STRATEGIES
+from pilotlight.contract import (
+    ENV_ROUTER_PREFIX,
+    ENV_SETTINGS_PREFIX,
+    HTTP_PORT,
+    OLD_ROUTER_STRATEGIES,
+    ROUTER_STRATEGIES,
+)
 from pilotlight.errors import UsageError
 from pilotlight.gateway.cluster.settings import number, parse_proxies
 from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS
@@ -53,6 +59,7 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
     graph = _read_graph(environ.get(f"{ENV_ROUTER_PREFIX}GRAPH", ""))
     engine = environ.get(f"{ENV_ROUTER_PREFIX}ENGINE") or (environ.get(contract.ENV_SERVICE, "graph") if graph else "")
     strategy = environ.get(f"{ENV_ROUTER_PREFIX}STRATEGY") or "least_loaded"
+    strategy = OLD_ROUTER_STRATEGIES.get(strategy, strategy)
     decoder = environ.get(f"{ENV_ROUTER_PREFIX}DECODER", "")
     if not engine:
         raise UsageError(f"{ENV_ROUTER_PREFIX}ENGINE is not set, must name the workload that requests go to")

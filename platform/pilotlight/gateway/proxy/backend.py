@@ -1,7 +1,8 @@
 """Runtime state of one revision: its replicas, the queue of held requests, wake-ups to the control process, counters.
 
-A submitted request gets the least loaded replica, or is held until `update` brings a replica, a slot is released, or
-`hold_s` is over. `concurrency` limits the requests in flight per replica.
+A submitted request gets the least loaded replica, or the one that has the prefix of its prompt, or is held until
+`update` brings a replica, a slot is released, or `hold_s` is over. `concurrency` limits the requests in flight per
+replica.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Final, Protocol
 
 from pilotlight.contract import HEADER_COLD_START, LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport, Wake
+from pilotlight.gateway.proxy.prefix_index import PrefixIndex, Prompt
 from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.proxy.upstream import LiveReplica
 from pilotlight.gateway.routing_table import Backend, Replica, RouteKey
@@ -127,6 +129,7 @@ class PendingRequest(Protocol):
     arrived_at: float
     cold: bool  # it waited because there was no replica at all
     max_hold_s: float  # how long the client lets it be held
+    prompt: Prompt | None  # by which its replica is chosen; None: by load alone
     backend: "LiveBackend | None"
 
     @property
@@ -141,8 +144,8 @@ class PendingRequest(Protocol):
 
 class LiveBackend:
     __slots__ = (
-        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_waker", "config", "counts", "key", "replicas",
-        "revision_line", "waiting",
+        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_prefixes", "_waker", "config", "counts", "key",
+        "replicas", "revision_line", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +166,7 @@ class LiveBackend:
         self._clock = clock
         self._buffer_budget = buffer_budget
         self._next_index = 0
+        self._prefixes = PrefixIndex()
         self._waker: asyncio.TimerHandle | None = None
 
     def update(self, config: Backend) -> None:
@@ -173,6 +177,7 @@ class LiveBackend:
         for replica in previous.values():
             if replica not in self.replicas:
                 replica.retire()
+        self._prefixes.retain(replica.id for replica in self.replicas)
         if self.replicas and not previous and self.waiting:
             self.counts.cold_starts += 1
         if any(replica.id not in previous for replica in self.replicas):
@@ -202,13 +207,13 @@ class LiveBackend:
         request.backend = self
         self.counts.enter(now)
         # Behind held requests even if a slot is free: first come, first served.
-        self._assign_or_hold(request, now, None if self.waiting else self._least_loaded(now))
+        self._assign_or_hold(request, now, None if self.waiting else self._pick(request, now))
 
     def resubmit(self, request: PendingRequest, now: float) -> None:
         """Submit a request again, ahead of the queue: its replica could not be reached."""
         request.backend = self
         self.counts.enter(now)
-        self._assign_or_hold(request, now, self._least_loaded(now), front=True)
+        self._assign_or_hold(request, now, self._pick(request, now), front=True)
 
     def _assign_or_hold(
         self, request: PendingRequest, now: float, replica: LiveReplica | None, front: bool = False
@@ -253,17 +258,20 @@ class LiveBackend:
         """Assign free slots to held requests, first in first out."""
         now = self._clock()
         while self.waiting:
-            replica = self._least_loaded(now)
+            request = next(iter(self.waiting))
+            replica = self._pick(request, now)
             if replica is None:
                 return
-            request, timer = self.waiting.popitem(last=False)
-            timer.cancel()
+            self.waiting.pop(request).cancel()
             self.counts.held(now - request.arrived_at)
             replica.in_flight += 1
             request.assign(replica, now)
 
-    def _least_loaded(self, now: float) -> LiveReplica | None:
+    def _pick(self, request: PendingRequest, now: float) -> LiveReplica | None:
+        """Return the least loaded replica with a free slot, or the one that the request's prompt leads to."""
         replicas, limit = self.replicas, self.config.concurrency
+        if request.prompt is not None and len(replicas) > 1:
+            return self._pick_by_prefix(request.prompt, now)
         count = len(replicas)
         # The start rotates, so that equally loaded replicas take turns.
         self._next_index = start = (self._next_index + 1) % count if count else 0
@@ -275,6 +283,12 @@ class LiveBackend:
             if best is None or replica.in_flight < best.in_flight:
                 best = replica
         return best
+
+    def _pick_by_prefix(self, prompt: Prompt, now: float) -> LiveReplica | None:
+        limit = self.config.concurrency or math.inf
+        free = {each.id: each for each in self.replicas if each.unhealthy_until <= now and each.in_flight < limit}
+        loads = {name: replica.in_flight for name, replica in free.items()}
+        return free[self._prefixes.pick(loads, prompt)] if free else None
 
     def _hold(self, request: PendingRequest, now: float, front: bool) -> None:
         config, left = self.config, request.arrived_at + self._hold_s(request) - now

@@ -6,13 +6,16 @@ buffer until the response before them is written.
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Final, cast
 
+from pilotlight.gateway.proxy.body_routing import await_prompt
 from pilotlight.gateway.proxy.prepare_request import PreparedRequest, is_loopback, prepare
 from pilotlight.gateway.proxy.proxied_request import PlaneView, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     HEAD_TIMEOUT,
     HEAD_TOO_LONG,
+    INTERIM_RESPONSE,
     METHOD_NOT_ALLOWED,
     ErrorResponse,
     render_error,
@@ -23,7 +26,6 @@ from pilotlight.gateway.routing_table import RouteKey
 from pilotlight.wire.http1 import END
 from pilotlight.wire.http1_strict_parser import MAX_HEAD, BodyReader, Malformed, new_body, parse_request
 
-INTERIM_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TCP_INFO: Final = 11
 _CLOSED: Final = 7  # TCP_CLOSE, the first byte of Linux' struct tcp_info
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests
@@ -36,7 +38,8 @@ LINGER_S: Final = 5.0  # for a client that is still sending an unread body to no
 class ClientConnection(FlowControlledProtocol):
     __slots__ = (
         "_body", "_buffer", "_cached_head", "_eof", "_head_incomplete", "_lingering", "_loopback", "_port_route",
-        "_prepared", "_probed", "_scheme", "_write_blocked", "close_after", "peer", "plane", "request", "state_since",
+        "_prepared", "_probed", "_scheme", "_write_blocked", "close_after", "on_body", "peer", "plane",
+        "request", "state_since",
     )  # fmt: skip
 
     def __init__(self, plane: PlaneView, port_route: RouteKey | None, loopback: bool = False) -> None:
@@ -45,6 +48,7 @@ class ClientConnection(FlowControlledProtocol):
         self.peer = ""
         self.request: ProxiedRequest | None = None
         self.close_after = False
+        self.on_body: Callable[[bytes], None] | None = None  # called with further pieces of a body that is waited for
         self.state_since = plane.clock()  # start of being idle, of reading a head, or of lingering
         self._port_route, self._loopback = port_route, loopback
         self._buffer = b""
@@ -138,9 +142,10 @@ class ClientConnection(FlowControlledProtocol):
             self._body = new_body(prepared.head.length)
             self._feed(self._body, data[start:])
         if self.request is request:  # otherwise its body was malformed
-            self._admit(request, prepared)
+            self._admit(request)
 
-    def _admit(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
+    def _admit(self, request: ProxiedRequest) -> None:
+        prepared = request.prepared
         route = prepared.route
         if route is None:
             self._serve_own_page(request, prepared)
@@ -150,7 +155,14 @@ class ClientConnection(FlowControlledProtocol):
             if error is not None:
                 request.reject(error)
                 return
-        self.plane.submit(request, route, prepared.tag)
+        if prepared.has_prompt and route.has_choice:
+            await_prompt(request, self._submit)
+        else:
+            self.plane.submit(request, route, prepared.tag)
+
+    def _submit(self, request: ProxiedRequest) -> None:
+        assert request.prepared.route is not None
+        self.plane.submit(request, request.prepared.route, request.prepared.tag)
 
     def _serve_own_page(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         page = self.plane.pages.get(prepared.page)
@@ -181,6 +193,8 @@ class ClientConnection(FlowControlledProtocol):
             data = data[:used]
         if data:
             request.add_body(data)
+        if self.on_body is not None:
+            self.on_body(data)
 
     def _reject(self, error: ErrorResponse) -> None:
         """Answer a malformed head and close: the start of the next request is unknown."""

@@ -27,6 +27,8 @@ from pilotlight.wire.http1_strict_parser import RequestHead, end_to_end_headers
 
 NO_KEY: Final = ("", "")
 EXTENDED: Final = frozenset({"x-forwarded-for", "x-forwarded-prefix"})  # headers that each proxy adds to
+# Of OpenAI's and Anthropic's APIs: their replica is chosen by the prefix of the prompt.
+PROMPT_PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 
 
 class SmoothWeightedRoundRobin:
@@ -67,6 +69,11 @@ class LiveRoute:
         self._by_tag = {tag: backends[backend.revision] for backend in route.backends for tag in backend.tags}
         self._by_tag.update(backends)  # a revision's name beats a tag
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether a revision has several replicas."""
+        return any(len(backend.replicas) > 1 for backend in self.backends.values())
+
     def choose(self, tag: str) -> LiveBackend | None:
         """Return the backend; None: no revision has that tag or name, or none has a weight."""
         if tag:
@@ -102,6 +109,7 @@ class PreparedRequest(NamedTuple):
     error: ErrorResponse | None = None
     component: bool = False  # sent by another component of the service, which has the route's key
     max_hold_s: float = math.inf  # how long the client lets it be held
+    has_prompt: bool = False
 
 
 def prepare(
@@ -133,8 +141,12 @@ def prepare(
         max_hold_s = float(head.headers.get(HEADER_HOLD_TIMEOUT, max_hold_s))
     return PreparedRequest(
         routing, head, route, match.key, match.tag, upstream_head, request_id, component=component,
-        max_hold_s=max_hold_s,
+        max_hold_s=max_hold_s, has_prompt=_has_prompt(match.target),
     )  # fmt: skip
+
+
+def _has_prompt(target: str) -> bool:
+    return target.partition("?")[0].endswith(PROMPT_PATHS)
 
 
 def rewrite_head(head: RequestHead, match: RouteMatch, peer: str, scheme: str) -> bytes:

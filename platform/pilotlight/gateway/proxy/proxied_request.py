@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
+from pilotlight.gateway.proxy.prefix_index import Prompt
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
@@ -60,6 +61,7 @@ class Downstream(Protocol):
     transport: asyncio.Transport
     request: "ProxiedRequest | None"
     close_after: bool  # close the connection once the response is written
+    on_body: Callable[[bytes], None] | None  # called with further pieces of the body
 
     @property
     def busy(self) -> bool: ...
@@ -77,32 +79,28 @@ class Downstream(Protocol):
 class ProxiedRequest:
     __slots__ = (
         "_added", "_body", "_body_size", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete", "buffered",
-        "client", "cold", "finished", "max_hold_s", "method", "minor", "prepared", "replica", "request_id",
-        "response_started", "sent_at", "upstream",
+        "client", "cold", "finished", "max_hold_s", "method", "minor", "prepared", "prompt", "replica",
+        "request_id", "response_started", "sent_at", "upstream",
     )  # fmt: skip
 
     def __init__(self, client: Downstream, prepared: PreparedRequest, request_id: str, now: float) -> None:
         head = prepared.head
         self.client = client
-        self.method = head.method
-        self.minor = head.minor
+        self.method, self.minor = head.method, head.minor
         self.request_id = request_id
         self.arrived_at, self.max_hold_s = now, prepared.max_hold_s
         self.sent_at = 0.0  # 0: nothing sent to a replica yet
-        self.cold = False
-        self.body_complete = False
+        self.cold = self.body_complete = self.finished = self._tunnelled = False
         self._slow = False  # its body comes slowly: it is not counted as load
         self.response_started = False  # some of the response has been written to the client
-        self.finished = False
+        self.prompt: Prompt | None = None
         self.backend: LiveBackend | None = None
         self.replica: LiveReplica | None = None
         self.upstream: Upstream | None = None
         self.prepared = prepared
         self._body: list[bytes] | None = []  # buffered pieces; None once dropped: no retry is possible then
-        self._body_size = 0  # bytes read so far, buffered or not
-        self.buffered = 0  # bytes in `_body`, counted in the plane's buffer budget
+        self._body_size = self.buffered = 0  # bytes read so far; bytes in `_body`, counted in the plane's budget
         self._added = b""  # lines for the head of the response
-        self._tunnelled = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -163,7 +161,7 @@ class ProxiedRequest:
         return b"".join(self._body or ())[:size]
 
     def rewrite(self, head: bytes, body: bytes | None = None) -> None:
-        """Replace the upstream head, and the complete body, of a request of which nothing is sent yet."""
+        """Replace the upstream head, and the buffered body, of a request of which nothing is sent yet."""
         self.prepared = self.prepared._replace(upstream_head=head)
         if body is not None:
             self.drop_body()

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from pilotlight.gateway.proxy.backend import LiveBackend
+from pilotlight.gateway.proxy.prefix_index import Prompt
 from pilotlight.gateway.proxy.responses import ErrorResponse, RequestRejected
 from pilotlight.gateway.proxy.upstream import LiveReplica
 from pilotlight.gateway.routing_table import Replica, RouteKey
@@ -47,6 +48,7 @@ class LeaseRequest:
 
     buffered = 0  # the caller buffers
     max_hold_s = math.inf  # the caller withdraws at its deadline
+    prompt: Prompt | None = None
 
     def __init__(self, key: RouteKey, tag: str, clock: Callable[[], float]) -> None:
         self.key = key

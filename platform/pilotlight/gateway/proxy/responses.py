@@ -40,6 +40,7 @@ class Admission(Protocol):
 
 PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body
 
+INTERIM_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_ROUTE = ErrorResponse(
     404, "no service at this address; use /{namespace}/{service}/… or, in the namespace default, /{service}/…"
 )

@@ -17,12 +17,10 @@ from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop
 
 from pilotlight.errors import UsageError
 from pilotlight.gateway.engine_router.endpoint_discovery import DnsEndpoints, EndpointFile, is_healthy
+from pilotlight.gateway.engine_router.load_balancer import EndpointPicker
 from pilotlight.gateway.engine_router.router_process import EndpointPool, Router
 from pilotlight.gateway.engine_router.settings import read as read_settings
-from pilotlight.gateway.engine_router.strategy import EndpointPicker, overloaded, preferred, prompt_prefix
 from pilotlight.gateway.routing_table import Replica
-
-IDLE = {"a": 0, "b": 0, "c": 0}
 
 
 def test_turns_are_taken_by_everybody_whatever_they_carry() -> None:
@@ -36,46 +34,8 @@ def test_the_least_loaded_is_chosen_and_equals_take_turns() -> None:
     assert sorted(choice.pick({"a": 1, "b": 0, "c": 0}) for _ in range(4)) == ["b", "b", "c", "c"]
 
 
-def chat(system: str, question: str) -> bytes:
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-    return json.dumps({"model": "llama", "messages": messages}).encode()
-
-
-def test_requests_with_the_same_prompt_meet_at_one_endpoint() -> None:
-    choice = EndpointPicker("cache_aware")
-    system = "You know everything about lighthouses. " * 20
-    assert len({choice.pick(IDLE, chat(system, str(number))) for number in range(30)}) == 1
-    assert len({choice.pick(IDLE, chat(f"{number} {system}", "why?")) for number in range(60)}) == 3
-
-
-@pytest.mark.parametrize(
-    ("body", "prefix"),
-    [(b'{"prompt": "abc"}', b'"abc"}'), (b'{"max_tokens":1,"prompt":"abc"}', b'"abc"}'), (b"raw bytes", b"raw bytes"),
-     (b'{"messages":[{"role":"user","content":"hi"}]}', b'"hi"}]}'), (b"x" * 1000, b"x" * 256), (b"", b"")],
-)  # fmt: skip
-def test_a_prompt_is_found_wherever_the_dialect_has_it(body: bytes, prefix: bytes) -> None:
-    assert prompt_prefix(body) == prefix
-
-
-def test_only_the_share_of_an_endpoint_that_goes_is_moved() -> None:
-    prompts = [f"prompt {number}".encode() for number in range(300)]
-    before = {prompt: preferred(prompt, IDLE) for prompt in prompts}
-    after = {prompt: preferred(prompt, {"a": 0, "b": 0}) for prompt in prompts}
-    assert all(after[prompt] == name for prompt, name in before.items() if name != "c")
-    assert min(Counter(before.values()).values()) > 60
-
-
-def test_an_overloaded_favourite_is_spared() -> None:
-    choice, prompt = EndpointPicker("cache_aware"), b'{"prompt": "abc"}'
-    favourite = choice.pick(IDLE, prompt)
-    assert choice.pick({**IDLE, favourite: 1}, prompt) == favourite
-    assert choice.pick({**IDLE, favourite: 9}, prompt) != favourite
-    assert overloaded(9, {**IDLE, favourite: 9})
-    assert not overloaded(9, {"a": 9, "b": 9, "c": 8})
-
-
 def test_without_a_body_the_least_loaded_is_chosen() -> None:
-    assert EndpointPicker("cache_aware").pick({"a": 3, "b": 0}) == "b"
+    assert EndpointPicker("prefix_aware").pick({"a": 3, "b": 0}) == "b"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +54,7 @@ def test_a_setting_that_makes_no_sense_is_named(environ: dict[str, str], message
 def test_settings_have_the_plans_defaults() -> None:
     read = read_settings(ENGINE)
     assert (read.strategy, read.health_check_s, read.port, read.namespace) == ("least_loaded", 10.0, 8080, "default")
+    assert read_settings(ENGINE | {"PILOTLIGHT_ROUTER_STRATEGY": "cache_aware"}).strategy == "prefix_aware"
 
 
 @in_loop
@@ -224,7 +185,7 @@ async def test_a_request_whose_engine_has_died_goes_to_another_one(tmp_path: Pat
 
 @in_loop
 async def test_the_same_prompt_goes_to_the_same_engine_even_when_it_comes_after_its_head(tmp_path: Path) -> None:
-    async with replica("one") as one, replica("two") as two, router(tmp_path, "cache_aware") as port:
+    async with replica("one") as one, replica("two") as two, router(tmp_path, "prefix_aware") as port:
         announce(tmp_path, "llama-engine", [one.config, two.config])
         await until_ready(port)
         for prompt in ("lighthouse", "harbour", "foghorn"):
@@ -235,7 +196,7 @@ async def test_the_same_prompt_goes_to_the_same_engine_even_when_it_comes_after_
 
 @in_loop
 async def test_a_client_that_leaves_before_its_prompt_came_costs_nothing(tmp_path: Path) -> None:
-    async with replica("one") as one, router(tmp_path, "cache_aware") as port:
+    async with replica("one") as one, router(tmp_path, "prefix_aware") as port:
         announce(tmp_path, "llama-engine", [one.config])
         await until_ready(port)
         _, writer = await asyncio.open_connection("127.0.0.1", port)

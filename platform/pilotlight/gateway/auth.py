@@ -50,6 +50,9 @@ class AccessAdmission:
         self._on_rejected(route, REJECTION_REASONS[refusal.status])
         return ErrorResponse(*refusal)
 
+    def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
+        return isinstance(authenticate(route.access, route.name, headers, self._wall()), str)
+
 
 class FileAdmission(AccessAdmission):
     """Admission by the rules of a file in place of the route's, for a router. Raises UsageError for an invalid file."""

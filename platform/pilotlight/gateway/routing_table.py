@@ -62,6 +62,7 @@ class Route(Struct, frozen=True):
     rate: Rate | None = None
     internal: bool = False
     key: str = ""
+    models: tuple[str, ...] = ()  # its names in OpenAI requests to /v1; the engine knows the first
 
 
 class Table(Struct, frozen=True):

@@ -6,6 +6,7 @@ name is truncated and gets a hash of the whole, so that it stays unique.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 LIMIT: Final = 63
@@ -49,6 +50,9 @@ ACCESS_DIR: Final = "/etc/pilotlight/access"
 ACCESS_KEY: Final = "access.json"
 ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # prefixes of access rules
 
+# Names of a service's model behind the gateway's /v1, separated by commas; its engine knows the first. Empty: none.
+ANNOTATION_MODEL_NAMES: Final = f"{DOMAIN}/model-names"
+
 # Other annotations of a document; any unknown one under our domain is an error.
 ANNOTATION_TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
 ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
@@ -90,9 +94,9 @@ COMPONENT_ANNOTATIONS: Final = (
     ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
-    *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_SIZE, ANNOTATION_CANARY, ANNOTATION_PARK,
-    ANNOTATION_MODEL_CACHE, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK, ANNOTATION_DISAGGREGATION,
-    ANNOTATION_PAUSED, ANNOTATION_REPLAN, ANNOTATION_IMAGE_VARIANT, *RELEASE_ANNOTATIONS,
+    *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_MODEL_NAMES, ANNOTATION_SIZE, ANNOTATION_CANARY,
+    ANNOTATION_PARK, ANNOTATION_MODEL_CACHE, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK,
+    ANNOTATION_DISAGGREGATION, ANNOTATION_PAUSED, ANNOTATION_REPLAN, ANNOTATION_IMAGE_VARIANT, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 
@@ -104,6 +108,11 @@ SERVICE_LABELS: Final = {
     "ome": ("ome.io/inferenceservice", "serving.ome.io/inferenceservice"),
     "kserve": ("serving.kserve.io/inferenceservice",),
 }
+
+
+def model_names(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the model behind /v1 by the annotations of a workload."""
+    return tuple(filter(None, map(str.strip, annotations.get(ANNOTATION_MODEL_NAMES, "").split(","))))
 
 
 def truncate(name: str, limit: int = LIMIT) -> str:

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pilotlight.catalogue.engine_programs import container_engine
 from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import document_annotations
 from pilotlight.plan.deployment_mode import wants_ray
 from pilotlight.plan.types import Capabilities, DecisionLog, Mode, Workload, field_path
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Runtime, Service
+from pilotlight.wire.model_formats import find_format
 
 Json = Any
 # From container start to the first byte of a model: image, interpreter, imports, CUDA context.
@@ -137,6 +139,20 @@ class PlanContext:
         capabilities = [capability.lower() for capability in model.capabilities] if model else []
         protocols = [protocol.lower() for protocol in runtime.protocols] if runtime else []
         return "openai" in protocols or any(word in capability for capability in capabilities for word in GENERATIVE)
+
+    @property
+    def model_names(self) -> str:
+        """Names behind the gateway's /v1: as annotated, else the service's own of a language model; empty: none."""
+        choice = self.choice
+        if choice.gateway:
+            default = not self.component.graph
+        elif choice.is_pilotlight:
+            known = find_format(choice.model.format) if choice.model else None
+            default = known is not None and known.backend == "text"
+        else:
+            protocols = [protocol.lower() for protocol in choice.runtime.protocols] if choice.runtime else []
+            default = "openai" in protocols or bool(container_engine(choice.container))
+        return self.service.annotations.get(names.ANNOTATION_MODEL_NAMES, self.service.name if default else "")
 
     def annotation(self, *keys: str) -> str:
         return document_annotations.lookup(self.service, self.component, *keys)[1]

@@ -55,6 +55,8 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     object_annotations: dict[str, str] = {
         key: written[key] for key in document_annotations.ON_SERVICE_OBJECT if key in written
     }
+    if entry and (model_names := context.model_names):
+        object_annotations[names.ANNOTATION_MODEL_NAMES] = model_names
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
         template=_with_revision(context, template, revision), scaling=scaling,

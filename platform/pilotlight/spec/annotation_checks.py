@@ -5,6 +5,7 @@ leave a service open to requests without a token.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -22,6 +23,9 @@ CHOICES: Final = {
     names.ANNOTATION_ISOLATION: names.ISOLATIONS, names.ANNOTATION_MEMORY_CHECK: ("on", "off"),
     names.ANNOTATION_DISAGGREGATION: names.DISAGGREGATIONS, names.ANNOTATION_IMAGE_VARIANT: names.IMAGE_VARIANTS,
 }  # fmt: skip
+
+
+_MODEL_NAMES: Final = re.compile(r"\s*(?:[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}\s*(?:,\s*|$))*")
 
 
 def check_annotations(document: Node, problems: Problems) -> None:
@@ -46,6 +50,9 @@ def check_annotations(document: Node, problems: Problems) -> None:
                     problems.error("PL116", value.location, child_path(path, name), str(error))
             elif name in CHOICES and value.value not in CHOICES[name]:
                 message = f"= {value.value}, must be " + " or ".join(f'"{choice}"' for choice in CHOICES[name])
+                problems.error("PL117", value.location, child_path(path, name), message)
+            elif name == names.ANNOTATION_MODEL_NAMES and not _MODEL_NAMES.fullmatch(str(value.value)):
+                message = f'= {value.value}, must be names of models separated by commas, such as "llama, gpt-4o"'
                 problems.error("PL117", value.location, child_path(path, name), message)
 
 

@@ -126,8 +126,8 @@ def starts(platform: Platform, name: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def ask(platform: Platform, name: str) -> tuple[int, str]:
-    reply = platform.ask(f"/{name}/v1/chat/completions", {"model": name, "messages": MESSAGES})
+def ask(platform: Platform, name: str, address: str = "/{}/v1") -> tuple[int, str]:
+    reply = platform.ask(f"{address.format(name)}/chat/completions", {"model": name, "messages": MESSAGES})
     return reply.status, reply.json()["choices"][0]["message"]["content"] if reply.status == 200 else str(reply.body)
 
 
@@ -164,7 +164,8 @@ def test_an_engine_of_the_catalogue_serves_a_model_of_this_machine_from_zero_and
     assert ask(platform, name) == (200, "one two three")
     assert platform.ask(f"/{name}/v1/models", None).json()["data"] == [{"id": name}]
     platform.wait_phase("Standby", name=name)
-    assert ask(platform, name) == (200, "one two three")
+    assert [each["id"] for each in platform.ask("/v1/models", None).json()["data"]] == [name]
+    assert ask(platform, name, "/v1") == (200, "one two three")
     argv = starts(platform, name)[-1]["argv"]
     assert isinstance(argv, list)
     assert str(source.name) in str(argv)

@@ -27,7 +27,7 @@ def test_smollm2_is_served_scaled_to_zero_and_woken(tmp_path: Path) -> None:
     with Platform(tmp_path / "home", env) as platform:
         platform.deploy(DOCUMENT.format(uri=llama_cpp.weights().as_uri()))
         platform.wait_phase("Ready", name="smollm", seconds=180)
-        url = f"http://127.0.0.1:{platform.gateway_port}/smollm/v1"
+        url = f"http://127.0.0.1:{platform.gateway_port}/v1"  # of all models
         with openai.OpenAI(base_url=url, api_key="none", timeout=120, max_retries=0) as client:
 
             def ask(**options: object) -> str:

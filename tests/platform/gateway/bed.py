@@ -151,6 +151,9 @@ class AllowAll:
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
         return None
 
+    def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
+        return True
+
 
 class Bed:
     def __init__(self, gate: Admission | None, clock: Callable[[], float] | None) -> None:

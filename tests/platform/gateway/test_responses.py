@@ -18,6 +18,9 @@ class OnlyFriends:
             return None
         return ErrorResponse(401, "say who you are", {"WWW-Authenticate": "Bearer"})
 
+    def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
+        raise AssertionError("nothing is listed")
+
 
 def test_a_refusal_is_the_answer_and_every_request_is_asked_about() -> None:
     gate = OnlyFriends()

@@ -23,6 +23,7 @@ from pilotlight.spec.service import NodeGroup, Service
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 SGLANG = {"args": ["--disaggregation-mode=prefill"]}
+NAMES = "pilotlight.dev/model-names"
 VLLM = {"args": ["--kv-transfer-config", NIXL]}
 SIDECAR = {"name": "sidecar", "image": "ghcr.io/llm-d/llm-d-routing-sidecar:v0.3.0", "ports": [{"containerPort": 8000}]}
 
@@ -134,3 +135,16 @@ def test_a_router_that_discovers_pods_may_read_them() -> None:
     own = replace(service.components["router"], pod={"serviceAccountName": "mine"})
     bound = objects(replace(service, components={**service.components, "router": own}))
     assert not {kind for kind, _ in bound} & {"Role", "RoleBinding"}
+
+
+@pytest.mark.parametrize(
+    ("service", "role", "names"),
+    [(ome(runtime_name="llm"), "engine", "iris"), (ome(), "engine", None),
+     (ome(runtime_name=FOREIGN, runner={"image": "vllm/vllm-openai:v0.20.1"}), "engine", "iris"),
+     (with_component(ome(runtime_name="llm"), "router"), "router", "iris"),
+     (with_component(ome(runtime_name="llm"), "router"), "engine", None),
+     (annotated(ome(), **{NAMES: "iris, gpt-4o"}), "engine", "iris, gpt-4o"),
+     (annotated(ome(runtime_name="llm"), **{NAMES: ""}), "engine", None)],
+)  # fmt: skip
+def test_the_entry_of_a_language_model_has_its_names_behind_v1(service: Service, role: Any, names: str | None) -> None:
+    assert workload(service, role).annotations.get(NAMES) == names

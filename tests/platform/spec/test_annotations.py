@@ -8,6 +8,7 @@ from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
     ANNOTATION_ISOLATION,
+    ANNOTATION_MODEL_NAMES,
     ANNOTATION_PARK,
     CATALOGUE_ANNOTATIONS,
     COMPONENT_ANNOTATIONS,
@@ -135,6 +136,12 @@ def test_isolation_is_data_or_sandbox(value: str, wrong: bool) -> None:
     found = problems_of(SERVICE.format(on_service=f"{ANNOTATION_ISOLATION}: {value}", on_component=""))
     sentence = 'error PL117: metadata.annotations["pilotlight.dev/isolation"]: = none, must be "data" or "sandbox"'
     assert [each.partition(": ")[2] for each in found] == ([sentence] if wrong else [])
+
+
+@pytest.mark.parametrize(("value", "wrong"), [('""', False), ('"llama, meta/Llama-3.1:8b"', False), ('"a b, c"', True)])
+def test_names_of_models_are_words_separated_by_commas(value: str, wrong: bool) -> None:
+    found = problems_of(SERVICE.format(on_service=f"{ANNOTATION_MODEL_NAMES}: {value}", on_component=""))
+    assert ["= a b, c, must be names of models separated by commas" in each for each in found] == [True] * wrong
 
 
 def test_a_slip_in_a_runtime_is_told_too() -> None:

@@ -134,7 +134,9 @@ def _route(
         )
         for name, share in shares
     )  # fmt: skip
-    return Route(*key, backends, hosts, timeout_s=_timeout(view, key, variants), access=access, rate=rate)
+    models = next((each.models for each in variants.values() if each.models), ())
+    timeout_s = _timeout(view, key, variants)
+    return Route(*key, backends, hosts, timeout_s=timeout_s, access=access, rate=rate, models=models)
 
 
 def _timeout(view: ClusterView, key: ObjectKey, variants: Mapping[str, Workload]) -> float:

@@ -35,6 +35,7 @@ class Workload(Struct, frozen=True):
     timeout_s: float  # of a response; 0: not set
     access: dict[str, str]
     starting: bool = False  # has replicas, none of them ready
+    models: tuple[str, ...] = ()  # names of its model behind /v1
 
 
 class RouteHosts(Struct, frozen=True):
@@ -85,6 +86,7 @@ def workload(document: Json) -> Workload:
         next((_seconds(str(each.get("value"))) for each in variables if each.get("name") == EXIT_TIMEOUT), 0.0),
         {key: str(value) for key, value in annotations.items() if key.startswith(names.ACCESS_PREFIXES)},
         bool(spec.get("replicas")) and not (document.get("status") or {}).get("readyReplicas"),
+        names.model_names({key: str(value) for key, value in (metadata.get("annotations") or {}).items()}),
     )
 
 

@@ -14,6 +14,7 @@ from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.engine_router.disaggregation import PROTOCOLS, RESERVED_FIELDS, Object, PrefillProtocol
 from pilotlight.gateway.engine_router.settings import RouterSettings
 from pilotlight.gateway.metrics_and_reports import log
+from pilotlight.gateway.proxy.body_routing import FRAMING
 from pilotlight.gateway.proxy.prepare_request import with_headers
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
@@ -32,7 +33,6 @@ from pilotlight.wire.http_client import LoopbackResponse, connect, decode_json, 
 MAX_BODY: Final = 64 << 20
 BODY_S: Final = 300.0
 POLL_S, SLOW_POLL_S = 0.002, 0.25  # 800 clients that send nothing took a fifth of a core at 0.05
-FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a new body makes void
 PREFILLER: Final = "X-Prefiller-Host-Port"  # of llm-d's routing sidecar
 # Other headers by which the sidecar calls an address: no client may send them.
 SIDECAR_HEADERS: Final = ("x-prefiller-url", "x-data-parallel-host-port", "x-encoder-hosts-ports")

@@ -9,10 +9,11 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from pilotlight.gateway.proxy.body_routing import await_prompt
-from pilotlight.gateway.proxy.prepare_request import PreparedRequest, is_loopback, prepare
+from pilotlight.gateway.proxy.body_routing import await_prompt, serve_models_api
+from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, is_loopback, prepare
 from pilotlight.gateway.proxy.proxied_request import PlaneView, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
+    BODY_TIMEOUT,
     HEAD_TIMEOUT,
     HEAD_TOO_LONG,
     INTERIM_RESPONSE,
@@ -31,6 +32,7 @@ _CLOSED: Final = 7  # TCP_CLOSE, the first byte of Linux' struct tcp_info
 READ_AHEAD: Final = 1 << 18  # bytes of pipelined requests
 MAX_CACHED_HEAD: Final = 1 << 12  # longer heads are parsed each time: there may be many idle connections
 HEAD_TIMEOUT_S: Final = 30.0
+MODEL_TIMEOUT_S: Final = 60.0  # until the body of a request to /v1 has shown its model
 IDLE_TIMEOUT_S: Final = 75.0
 LINGER_S: Final = 5.0  # for a client that is still sending an unread body to notice the response
 
@@ -142,13 +144,15 @@ class ClientConnection(FlowControlledProtocol):
             self._body = new_body(prepared.head.length)
             self._feed(self._body, data[start:])
         if self.request is request:  # otherwise its body was malformed
-            self._admit(request)
+            self._admit(request, prepared)
 
-    def _admit(self, request: ProxiedRequest) -> None:
-        prepared = request.prepared
+    def _admit(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         route = prepared.route
         if route is None:
-            self._serve_own_page(request, prepared)
+            if prepared.page == MODELS_PAGE:
+                serve_models_api(request, lambda routed: self._admit(routed, routed.prepared))
+            else:
+                self._serve_own_page(request, prepared)
             return
         if not prepared.component:
             error = self.plane.admission.admit(route.route, prepared.head.headers, self.peer)
@@ -276,7 +280,10 @@ class ClientConnection(FlowControlledProtocol):
             self.transport.abort()
             return
         if self.request is not None:
-            self.request.check_timeout(now)
+            if self.request.prepared.route is not None:
+                self.request.check_timeout(now)
+            elif now - self.request.arrived_at > MODEL_TIMEOUT_S:
+                self.request.cancel(BODY_TIMEOUT)
             return
         waited = now - self.state_since
         if self._lingering or self._write_blocked:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.contract import HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway.proxy.backend import LiveBackend
+from pilotlight.gateway.proxy.model_routes import ModelRoutes
 from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse, to_console
 from pilotlight.gateway.routing_table import (
     PageMatch,
@@ -27,6 +28,7 @@ from pilotlight.wire.http1_strict_parser import RequestHead, end_to_end_headers
 
 NO_KEY: Final = ("", "")
 EXTENDED: Final = frozenset({"x-forwarded-for", "x-forwarded-prefix"})  # headers that each proxy adds to
+MODELS_PAGE: Final = "v1"  # routed by the model that the body names
 # Of OpenAI's and Anthropic's APIs: their replica is chosen by the prefix of the prompt.
 PROMPT_PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 
@@ -87,16 +89,24 @@ class LiveRoute:
 class RoutingState:
     """Lookup structures of one routing table."""
 
-    __slots__ = ("console", "generation", "matcher", "routes")
+    __slots__ = ("_models", "_table", "console", "generation", "matcher", "routes")
 
     def __init__(self, table: Table, routes: dict[RouteKey, LiveRoute]) -> None:
         self.generation, self.console = table.generation, table.console
         self.matcher = RouteMatcher(table)
         self.routes = routes
+        self._table = table
+        self._models: ModelRoutes | None = None
+
+    @property
+    def models(self) -> ModelRoutes:
+        """Models of the table, indexed for the first request to `/v1`."""
+        self._models = self._models or ModelRoutes(self._table.routes)
+        return self._models
 
 
 class PreparedRequest(NamedTuple):
-    """`route` None: the gateway answers itself, with `page` or `error`."""
+    """`route` None: the gateway answers itself, with `page` or `error`, or the body decides on the route."""
 
     routing: RoutingState
     head: RequestHead
@@ -121,8 +131,17 @@ def prepare(
         return PreparedRequest(routing, head, None, NO_KEY, "", b"", "", error=ErrorResponse(403, refusal))
     match = routing.matcher.match(head.target, head.headers, port_route)
     request_id = head.headers.get(HEADER_REQUEST_ID, "")
+    max_hold_s = math.inf
+    with suppress(ValueError):
+        max_hold_s = float(head.headers.get(HEADER_HOLD_TIMEOUT, max_hold_s))
     if isinstance(match, PageMatch):
-        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, page=match.page)
+        target = origin_form(head.target, "")[0]
+        models = match.page == MODELS_PAGE
+        upstream_head = rewrite_head(head, RouteMatch(NO_KEY, "", target), peer, scheme) if models else b""
+        return PreparedRequest(
+            routing, head, None, NO_KEY, "", upstream_head, request_id, page=match.page, max_hold_s=max_hold_s,
+            has_prompt=_has_prompt(target),
+        )  # fmt: skip
     route = routing.routes.get(match.key) if match is not None else None
     if match is None or route is None:
         browser = loopback and head.target == "/" and "text/html" in head.headers.get("accept", "")
@@ -136,9 +155,6 @@ def prepare(
         elif route.route.internal:
             return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
     upstream_head = rewrite_head(head, match, peer, scheme)
-    max_hold_s = math.inf
-    with suppress(ValueError):
-        max_hold_s = float(head.headers.get(HEADER_HOLD_TIMEOUT, max_hold_s))
     return PreparedRequest(
         routing, head, route, match.key, match.tag, upstream_head, request_id, component=component,
         max_hold_s=max_hold_s, has_prompt=_has_prompt(match.target),

@@ -10,8 +10,9 @@ from typing import Final, Protocol
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
+from pilotlight.gateway.proxy.model_routes import openai_error
 from pilotlight.gateway.proxy.prefix_index import Prompt
-from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
+from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
     CONNECTION_LOST,
@@ -348,6 +349,7 @@ class ProxiedRequest:
         self.send_error(error)
 
     def send_error(self, error: ErrorResponse) -> None:
+        error = openai_error(error) if self.prepared.page == MODELS_PAGE else error
         self.send_response(render_error(error, self.request_id, self.closes_connection(), self.method == "HEAD"))
 
     def send_response(self, data: bytes) -> None:

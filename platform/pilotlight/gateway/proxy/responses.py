@@ -32,10 +32,11 @@ class RequestRejected(Exception):
 class Admission(Protocol):
     """Access and rate limits, checked before the body is read.
 
-    `headers` have lower-case names; `peer` is the client's address.
+    `headers` have lower-case names; `peer` is the client's address. `allows` checks access alone, and counts nothing.
     """
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None: ...
+    def allows(self, route: Route, headers: Mapping[str, str]) -> bool: ...
 
 
 PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body

@@ -43,7 +43,7 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
         yield Route(
             spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.ports["http"], timeout_s=first.timeout_s,
             access=access(spec.access), rate=rate(spec.access), grpc_port=run.ports["grpc"],
-            key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "",
+            key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "", models=spec.models,
         )  # fmt: skip
     for workload in spec.workloads:
         if workload.name not in entries:

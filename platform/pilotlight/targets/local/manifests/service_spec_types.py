@@ -139,6 +139,7 @@ class ServiceSpec:
     hosts: tuple[str, ...] = ()
     access: Mapping[str, str] = field(default_factory=dict)  # pilotlight.dev/auth-* and rate-limit annotations
     exposed: bool = True  # by the gateway; else only who knows a replica's address can call it
+    models: tuple[str, ...] = ()  # names of its model behind /v1
 
     @property
     def target(self) -> str:

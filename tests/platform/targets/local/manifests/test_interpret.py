@@ -293,10 +293,11 @@ def test_a_document_that_stops_its_service_is_no_deploy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("raw", [False, True], ids=["serverless", "raw"])
 def test_annotations_about_access_reach_the_service_and_no_file_its_replicas(tmp_path: Path, raw: bool) -> None:
     annotations = {"pilotlight.dev/auth-tokens-sha256": "aa" * 32, "pilotlight.dev/rate-limit": "100/1m"}
-    manifests = rendered(tmp_path, document(annotations={**annotations, "pilotlight.dev/planned-with": "x"}, raw=raw))
+    names = {"pilotlight.dev/planned-with": "x", "pilotlight.dev/model-names": "iris, gpt-4o"}
+    manifests = rendered(tmp_path, document(annotations={**annotations, **names}, raw=raw))
     assert "Secret" in {found["kind"] for found in manifests}, "as for a cluster"
     service = interpret(manifests)
-    assert service.access == annotations
+    assert (service.access, service.models) == (annotations, ("iris", "gpt-4o"))
     assert "INFERENCE_ACCESS_FILE" not in service.workloads[0].revision.container.env, "the gateway enforces them"
     rotated = rendered(tmp_path, document(annotations={**annotations, "pilotlight.dev/rate-limit": "9/1s"}, raw=raw))
     assert interpret(rotated).workloads[0].revision.name == service.workloads[0].revision.name

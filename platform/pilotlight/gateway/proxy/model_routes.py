@@ -1,0 +1,82 @@
+"""Names of the models behind `/v1` of a routing table, OpenAI's list of them, and OpenAI's form of errors.
+
+A route has its models by the annotation `pilotlight.dev/model-names`; its engine knows the first of them. Outside the
+namespace `default` a name begins with the namespace, so that no tenant can take over a name: `team/llama`.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+from pilotlight.gateway.proxy.responses import ErrorResponse
+from pilotlight.gateway.routing_table import DEFAULT_NAMESPACE, Route, RouteKey
+
+PATH: Final = "/v1/models"
+COMPARED: Final = 200  # names with an unknown one: a comparison takes 10 µs
+SHOWN, SHOWN_NAME = 20, 200  # names in a message, characters of a name
+CREATED: Final = int(time.time())  # the field is required; services have no such time here
+TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+CODES: Final = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+class ModelMatch(NamedTuple):
+    """Route of a model; `tag` is a tag or revision ("": by weight), `engine_name` what the engine calls it."""
+
+    key: RouteKey
+    tag: str
+    engine_name: str
+
+
+class ModelRoutes:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._routes: dict[str, Route] = {}
+        named = [(index, name, route) for route in routes for index, name in enumerate(route.models)]
+        for _, name, route in sorted(named, key=lambda each: each[0]):  # a model's own name beats another's alias
+            prefix = "" if route.namespace == DEFAULT_NAMESPACE else f"{route.namespace}/"
+            self._routes.setdefault(prefix + name, route)
+
+    def find(self, name: str) -> ModelMatch | None:
+        """Return the match of a name such as `llama`, `team/llama` or `llama@canary`."""
+        tag = ""
+        if name not in self._routes:
+            name, _, tag = name.rpartition("@")
+        route = self._routes.get(name)
+        return ModelMatch((route.namespace, route.name), tag, route.models[0]) if route is not None else None
+
+    def only(self, names: Iterable[str]) -> ModelMatch | None:
+        """Return the model that all the names lead to; None if there are several, or none."""
+        matches = {self.find(name) for name in names}
+        return matches.pop() if len(matches) == 1 else None
+
+    def names(self, allowed: Callable[[Route], bool]) -> list[str]:
+        """Return the names that a client may call."""
+        return sorted(name for name, route in self._routes.items() if allowed(route))
+
+
+def model_object(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": CREATED, "owned_by": "pilotlight"}
+
+
+def model_list(names: Iterable[str]) -> dict[str, Any]:
+    return {"object": "list", "data": [model_object(name) for name in names]}
+
+
+def unknown_model(name: str, names: Sequence[str]) -> ErrorResponse:
+    near = get_close_matches(name, names[:COMPARED], cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"GET {PATH} lists the models"
+    return openai_error(ErrorResponse(404, f"model {name[:SHOWN_NAME]!r} does not exist; {hint}"), "model")
+
+
+def missing_model(names: Sequence[str]) -> ErrorResponse:
+    known = ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])])
+    fix = f"must be one of {known}" if names else "and no model is deployed that this client may call"
+    return openai_error(ErrorResponse(400, f"model is missing, {fix}"), "model")
+
+
+def openai_error(error: ErrorResponse, param: str | None = None) -> ErrorResponse:
+    """Return an error in OpenAI's form, which its clients show; one that an engine has written stays."""
+    kind = TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    fields = {"message": error.message, "type": kind, "param": param, "code": CODES.get(error.status)}
+    return error._replace(body=error.body or json.dumps({"error": fields}, ensure_ascii=False).encode())

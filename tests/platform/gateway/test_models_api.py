@@ -1,0 +1,217 @@
+"""The one `/v1`: requests go to the service that their `model` names, and `/v1/models` lists what may be called."""
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import openai
+import pytest
+from tests.eventually import eventually_async
+from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, route
+
+from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.wire.service_access import Access
+
+SECRET = Access(tokens=(hashlib.sha256(b"secret").hexdigest(),))
+CHAT = "/v1/chat/completions"
+
+
+async def engine(seen: Seen, reader: Reader, writer: Writer) -> None:
+    """Answers as an engine that repeats the model that it got, streamed where the request is for a stream."""
+    body = json.loads(seen.body)
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+    if body.get("stream"):
+        choices = [{"index": 0, "delta": {"content": word}, "finish_reason": None} for word in ("hello ", "there")]
+        events = [json.dumps({**chunk, "choices": [each]}) for each in choices]
+        pieces = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
+        await answer(writer, pieces, "Content-Type: text/event-stream")
+        return
+    message = {"role": "assistant", "content": "hello"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+    whole = {**chunk, "object": "chat.completion", "choices": [choice], "usage": usage}
+    await answer(writer, json.dumps(whole).encode(), "Content-Type: application/json")
+
+
+async def models(bed: Bed) -> None:
+    """Services `llama` with two revisions, `phi`, and `qwen` of a team, which needs a token; `iris` is no model."""
+    one, two = await bed.origin(engine), await bed.origin(engine)
+    bed.publish(
+        route("llama", backend("llama-1", one), backend("llama-2", two, weight=0, tags=("canary",)),
+              models=("llama", "gpt-4o")),
+        route("qwen", backend("qwen-1", await bed.origin(engine)), namespace="team", models=("qwen",), access=SECRET),
+        route("phi", backend("phi-1", await bed.origin(engine)), models=("phi",)),
+        route("iris", backend("iris-1", await bed.origin())),
+    )  # fmt: skip
+
+
+def body_of(model: str | None, **fields: Any) -> bytes:
+    return json.dumps({"messages": [], **fields} | ({"model": model} if model is not None else {})).encode()
+
+
+@pytest.mark.parametrize(
+    ("model", "revision", "engine_name"),
+    [("llama", "llama-1", "llama"), ("gpt-4o", "llama-1", "llama"), ("llama@canary", "llama-2", "llama"),
+     ("gpt-4o@llama-2", "llama-2", "llama"), ("team/qwen", "qwen-1", "qwen")],
+)  # fmt: skip
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_goes_to_its_model_under_the_engine_s_name(
+    model: str, revision: str, engine_name: str, chunked: bool
+) -> None:
+    async def case(bed: Bed) -> None:
+        await models(bed)
+        body, headers = body_of(model, note="é" * 10), {"Authorization": "Bearer secret"}
+        if chunked:
+            cuts = [body[:5], body[5:20], body[20:]]
+            body = b"".join(b"%x\r\n%b\r\n" % (len(cut), cut) for cut in cuts) + b"0\r\n\r\n"
+            lines = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n{lines}\r\n".encode()
+            got = await bed.ask_raw(head + body, "POST")
+        else:
+            got = await bed.ask("POST", CHAT, body, headers)
+        assert (got.status, json.loads(got.body)["model"]) == (200, engine_name)
+        (seen,) = [each for origin in bed._origins for each in origin.seen]
+        assert json.loads(seen.body) == {"messages": [], "note": "é" * 10, "model": engine_name}
+        assert seen.path == CHAT
+        ports = {each.revision: each.replicas[0].port for key in bed.plane.routing.routes for each in
+                 bed.plane.routing.routes[key].route.backends}  # fmt: skip
+        assert [origin.port for origin in bed._origins if origin.seen] == [ports[revision]]
+
+    play(case, AccessAdmission())
+
+
+def test_the_list_has_what_the_caller_may_call() -> None:
+    async def case(bed: Bed) -> None:
+        await models(bed)
+
+        async def names(**headers: str) -> list[str]:
+            return [each["id"] for each in json.loads((await bed.ask("GET", "/v1/models", b"", headers)).body)["data"]]
+
+        assert await names() == ["gpt-4o", "llama", "phi"]
+        assert await names(Authorization="Bearer secret") == ["gpt-4o", "llama", "phi", "team/qwen"]
+        one = json.loads((await bed.ask("GET", "/v1/models/gpt-4o")).body)
+        assert (one["id"], one["object"]) == ("gpt-4o", "model")
+        assert (await bed.ask("GET", "/v1/models/team%2Fqwen")).status == 404
+        assert (await bed.ask("DELETE", "/v1/models/llama")).status == 405
+
+    play(case, AccessAdmission())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "words"),
+    [(body_of("lama"), 404, "model_not_found", "model 'lama' does not exist; did you mean llama?"),
+     (body_of("iris"), 404, "model_not_found", "GET /v1/models lists the models"),
+     (body_of("qwen"), 404, "model_not_found", "does not exist"),
+     (body_of("llama@old"), 404, "model_not_found", "no revision has the tag or name 'old'"),
+     (body_of(None), 400, None, "model is missing, must be one of gpt-4o, llama, phi"),
+     (b"[]", 400, None, "model is missing"), (b"", 400, None, "model is missing"),
+     (body_of("team/qwen"), 401, "invalid_api_key", "needs a token")],
+)  # fmt: skip
+def test_what_cannot_be_routed_gets_an_error_of_openai(body: bytes, status: int, code: str | None, words: str) -> None:
+    async def case(bed: Bed) -> None:
+        await models(bed)
+        got = await bed.ask("POST", CHAT, body)
+        error = json.loads(got.body)["error"]
+        assert (got.status, error["code"]) == (status, code)
+        assert words in error["message"]
+
+    play(case, AccessAdmission())
+
+
+def test_a_body_without_a_model_goes_to_the_only_one() -> None:
+    async def case(bed: Bed) -> None:
+        only = await bed.origin()
+        bed.publish(route("llama", backend("llama-1", only), models=("llama", "alias")))
+        assert (await bed.ask("POST", CHAT, b'{"messages": []}')).status == 200
+        assert only.seen[0].body == b'{"messages": []}'
+
+    play(case)
+
+
+def test_a_long_body_streams_once_its_model_is_known() -> None:
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin(whole=False)
+        bed.publish(route("llama", backend("llama-1", origin), models=("llama", "alias")))
+        reader, writer = await bed.connect()
+        start = b'{"messages": ["' + b"x" * (3 << 20) + b'"], "model": "alias", "more": "'
+        end = b"y" * (2 << 20) + b'"}'
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(start + end)}\r\n\r\n"
+        writer.write(head.encode())
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(start)
+        await eventually_async(lambda: origin.seen, "the replica gets the request before its body is complete")
+        assert int(origin.seen[0].headers["content-length"]) == len(start + end)  # of `llama`, as long as `alias`
+        assert "expect" not in origin.seen[0].headers
+        writer.write(end)
+        assert (await read_answer(reader)).status == 200
+        assert bed.plane.buffer_budget.used == 0
+
+    play(case)
+
+
+def test_who_may_call_no_model_fills_no_memory() -> None:
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin(engine)
+        bed.publish(route("llama", backend("llama-1", origin), models=("llama",), access=SECRET))
+        reader, writer = await bed.connect()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {8 << 20}\r\n\r\n"
+        writer.write(head.encode() + b'{"messages": "' + b"x" * (2 << 20))
+        refused = await read_answer(reader)
+        assert (refused.status, refused.headers["connection"]) == (400, "close")
+        assert "no model is deployed that this client may call" in json.loads(refused.body)["error"]["message"]
+        assert bed.plane.buffer_budget.used == 0
+
+    play(case, AccessAdmission())
+
+
+def test_a_model_at_zero_is_woken_and_its_request_is_held() -> None:
+    async def case(bed: Bed) -> None:
+        bed.publish(route("llama", backend("llama-1"), models=("llama",)))
+        asked = asyncio.create_task(bed.ask("POST", CHAT, body_of("llama")))
+        await eventually_async(lambda: bed.wakes, "a wake-up")
+        assert bed.wakes[0].name == "llama"
+        hurried = await bed.ask("POST", CHAT, body_of("llama"), {"X-Pilotlight-Hold-Timeout": "0.01"})
+        assert (hurried.status, json.loads(hurried.body)["error"]["type"]) == (503, "server_error")
+        bed.publish(route("llama", backend("llama-1", await bed.origin(engine)), models=("llama",)))
+        got = await asked
+        assert got.status == 200
+        assert int(got.headers["x-pilotlight-cold-start"]) >= 0
+
+    play(case)
+
+
+def test_openai_s_package_works_with_the_one_address() -> None:
+    async def case(bed: Bed) -> None:
+        await models(bed)
+        url = f"http://127.0.0.1:{bed.port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            assert [model.id async for model in client.models.list()] == ["gpt-4o", "llama", "phi"]
+            messages: Any = [{"role": "user", "content": "hello"}]
+            whole = await client.chat.completions.create(model="gpt-4o", messages=messages)
+            assert whole.usage is not None
+            assert (whole.choices[0].message.content, whole.usage.total_tokens) == ("hello", 4)
+            stream = await client.chat.completions.create(model="llama@canary", messages=messages, stream=True)
+            assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "hello there"
+            with pytest.raises(openai.NotFoundError, match="did you mean llama") as unknown:
+                await client.chat.completions.create(model="lama", messages=messages)
+            assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+
+    play(case, AccessAdmission())
+
+
+def test_prompts_go_to_the_replica_that_has_their_prefix() -> None:
+    async def case(bed: Bed) -> None:
+        replicas = [await bed.origin(engine) for _ in range(3)]
+        bed.publish(route("llama", backend("llama-1", *replicas), models=("llama",)))
+        for path in (CHAT, "/llama/v1/chat/completions"):
+            for session in ("a", "b", "c"):
+                text = f"{path} {session} " * 60
+                for turn in range(4):
+                    body = body_of("llama", prompt=text + "more " * 60 * turn)
+                    assert (await bed.ask("POST", path, body)).status == 200
+        prompts = [{json.loads(seen.body)["prompt"][:40] for seen in replica.seen} for replica in replicas]
+        assert sorted(map(len, prompts)) == [2, 2, 2]
+        assert len(set.union(*prompts)) == 6
+
+    play(case)

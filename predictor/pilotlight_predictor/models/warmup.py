@@ -64,7 +64,7 @@ def plan_warmup(
 ) -> WarmupPlan:
     """Choose the requests of the warm-up; none if there is nothing to send. Raises LoadFailed for a bad example.
 
-    `automatic`: whether zeros may be sent, or the backend's own `sample` in their place.
+    `automatic`: whether zeros may be sent, or the backend's own `sample` in their place; nothing if that is empty.
     """
     if config.warmups:
         return WarmupPlan(tuple(configured_requests(config, source.model_dir)), origin="model_warmup")
@@ -72,7 +72,7 @@ def plan_warmup(
     if example is not None and decode is not None:
         origin = example.name if isinstance(example, Path) else "the example (model.example or --example)"
         return WarmupPlan((read_example(example, config, verbs, decode),), origin=origin)
-    if automatic and config.inputs:
+    if automatic and config.inputs and sample != {}:
         request = InferRequest(config.name, sample) if sample else zero_request(config)
         return WarmupPlan((request,), automatic=True)
     return WarmupPlan()

@@ -47,6 +47,37 @@ class Pair(nn.Module):  # type: ignore[misc]
         return (self.layer(query) * self.layer(document)).sum(-1) * k
 
 
+class Joined(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(7, 2)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.cat([a, b], 1))
+
+
+class Lenet(nn.Module):  # type: ignore[misc]
+    """Layers in another order than `forward` has them, and a view that makes rows of an image that is too large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.first, self.second = nn.Linear(400, 10), nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.max_pool2d(self.second(torch.max_pool2d(self.first(x), 2)), 2)
+        return self.head(x.view(-1, 400))
+
+
+def flat(side: int, channels: int = 1) -> Any:
+    layers = nn.Conv2d(channels, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * side * side, 10)
+    return nn.Sequential(*layers)
+
+
+def pooled(side: int) -> Any:
+    stages = [nn.Conv2d(3, 3, 3, padding=1), nn.MaxPool2d(2)] * 2
+    return nn.Sequential(*stages, nn.Flatten(), nn.Linear(3 * (side // 4) ** 2, 10))
+
+
 IMAGES = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 7))
 DIGITS = nn.Sequential(nn.Conv2d(1, 2, 5), nn.Flatten(), nn.Linear(2 * 24 * 24, 10))
 GROUPED = nn.Sequential(nn.Conv1d(4, 4, 3, groups=2), nn.ReLU())
@@ -87,9 +118,12 @@ def pair(tmp_path: Path) -> Path:
     return tmp_path / "model.pt"
 
 
-def test_several_arguments_are_served_by_name_with_any_shape(pair: Path, spec: Callable[..., LoadSpec]) -> None:
+def test_several_arguments_are_derived_together(pair: Path, spec: Callable[..., LoadSpec]) -> None:
     instance = backend.load(spec(pair))
-    assert not instance.inputs
+    assert [each[:3] for each in instance.inputs] == [
+        ("query", "FP32", (-1, 4)), ("document", "FP32", (-1, 4)), ("k", "INT64", (1,))
+    ]  # fmt: skip
+    assert instance.outputs == [TensorSpec("OUTPUT__0", "FP32", (-1,))]
     rows, twice = tensor(np.ones((2, 4), "f4")), tensor(np.array([2]))
     once = tensor(np.array([1]))
     two = instance.run({"query": rows, "document": rows, "k": twice})["OUTPUT__0"].array
@@ -97,22 +131,60 @@ def test_several_arguments_are_served_by_name_with_any_shape(pair: Path, spec: C
     np.testing.assert_allclose(two, 2 * one)
     with pytest.raises(BadRequest, match="missing inputs: document, k; the model's forward takes query"):
         instance.run({"query": rows})
+    wrong = tensor(np.ones((2, 3), "f4"))
+    with pytest.raises(BadRequest, match=r"the model rejects the input: .*; it accepts query FP32 \[1, 4\], document"):
+        instance.run({"query": wrong, "document": wrong, "k": once})
 
 
-def test_what_cannot_be_derived_is_warned_about_with_a_configuration_to_start_from(
-    pair: Path, spec: Callable[..., LoadSpec], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("module", "shape", "derived"),
+    [
+        (flat(8), (1, 8, 8), (-1, 1, 8, 8)),
+        (flat(48, 3), (3, 48, 48), (-1, 3, 48, 48)),
+        (flat(64), (1, 64, 64), (-1, 1, 64, 64)),
+        (nn.Sequential(nn.BatchNorm2d(3), flat(16, 3)), (3, 16, 16), (-1, 3, 16, 16)),
+        (pooled(50), (3, 50, 50), (-1, 3, -1, -1)),  # 48 to 51 run
+        (pooled(30), (3, 30, 30), (-1, 3, 28, 28)),  # 28 to 31 run: a common size
+        (Lenet(), (3, 32, 32), (-1, 3, 32, 32)),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 10 * 18, 3)), (1, 12, 20), (-1, 1, -1, -1)),
+        (nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten(), nn.Linear(4 * 98, 3)), (2, 100), (-1, 2, 100)),
+    ],
+)
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "scripted"])
+def test_a_network_that_flattens_images_takes_those_of_its_size(
+    module: Any, shape: tuple[int, ...], derived: tuple[int, ...], traced: bool, tmp_path: Path, spec: Any
 ) -> None:
+    module.eval()
+    script = torch.jit.trace(module, torch.zeros(1, *shape)) if traced else torch.jit.script(module)
+    script.save(tmp_path / "model.pt")
+    instance = backend.load(spec(tmp_path / "model.pt"))
+    (given,) = instance.inputs
+    assert (given.shape, instance.open_inputs) == (derived, True)
+    assert instance.run({given.name: tensor(np.zeros((2, *shape), "f4"))})["OUTPUT__0"].array.shape[0] == 2
+    if instance.sample:  # the warm-up, which verifies it
+        assert instance.run(instance.sample)["OUTPUT__0"].array.shape[0] == 1
+
+
+def test_what_cannot_be_derived_is_served_and_warned_about_with_a_configuration_to_start_from(
+    tmp_path: Path, spec: Callable[..., LoadSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "model.pt"
+    torch.jit.script(Joined()).save(path)
     with caplog.at_level(logging.WARNING, logger="pilotlight"):
-        backend.load(spec(pair))
+        instance = backend.load(spec(path))
+    assert (instance.open_inputs, instance.sample) == (True, {})
+    three, four = (tensor(np.ones((1, size), "f4")) for size in (3, 4))
+    assert instance.run({"a": three, "b": four})["OUTPUT__0"].array.shape == (1, 2)
     (record,) = caplog.records
     said, _, sample = record.getMessage().partition("config.pbtxt: ")
-    assert "forward takes query, document, k" in said
+    assert "forward takes a, b" in said
+    assert "deploy that folder" in said
     declared = config_from_pbtxt(sample, "sample")
-    assert [(each.name, each.datatype) for each in declared.inputs] == [
-        ("query", "FP32"), ("document", "FP32"), ("k", "INT64")
+    assert [(each.name, each.datatype, each.dims) for each in declared.inputs] == [
+        ("a", "FP32", (-1, -1)), ("b", "FP32", (-1, -1))
     ]  # fmt: skip
     caplog.clear()
-    backend.load(spec(pair, declared))
+    backend.load(spec(path, declared))
     assert caplog.records == []
 
 

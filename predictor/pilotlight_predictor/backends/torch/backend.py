@@ -26,7 +26,7 @@ from pilotlight_predictor.backends.torch.tensors import (
 )
 from pilotlight_predictor.core.batch import rows_of, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
-from pilotlight_predictor.core.tensors import Tensor
+from pilotlight_predictor.core.tensors import Tensor, zeros
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError
 from pilotlight_predictor.observability.logs import log
 
@@ -40,7 +40,8 @@ _RAISED: Final = "builtins.ValueError: "
 _MISFIT: Final = re.compile(
     r"shapes? cannot be multiplied|size mismatch|must match the size|Sizes of tensors must match|Expected \d+D"
     r"|[Ee]xpected .* (dim|shape|size|channels)|is invalid for input of size|Guard failed"
-    r"|index out of range|Dimension out of range"
+    r"|index out of range|Dimension out of range|[Kk]ernel size can't be greater|output size is too small"
+    r"|scalar types?|same dtype|[Ii]nput type .* should be the same"
     rf"|^{re.escape(_RAISED)}"  # raised by the code of a TorchScript module
 )
 
@@ -55,7 +56,7 @@ class TorchInstance(TensorInstance):
         self._device = torch.device(str(spec.device))
         self._out_names = [output.name for output in spec.config.outputs or loaded.outputs]
         self._declared = {output.name: output.datatype for output in spec.config.outputs or loaded.outputs}
-        self._undeclared = not (spec.config.inputs or loaded.inputs)
+        self.open_inputs = loaded.signature.sample is not None  # derived: the module itself refuses what does not fit
         self._batched = spec.config.max_batch_size > 0 or loaded.batchable
         self._staging = PinnedStaging()
         self.parking = loaded.parking
@@ -64,11 +65,12 @@ class TorchInstance(TensorInstance):
         self._empties_cache = _flag(spec, "ENABLE_CACHE_CLEANING")
         self.inputs = [tensor._replace(name=binding.names.get(tensor.name, tensor.name)) for tensor in loaded.inputs]
         self.outputs = rename_outputs(loaded.outputs, self._out_names)
+        self.sample = _sample(loaded)
 
     def run(self, inputs: Inputs) -> Outputs:
         import torch
 
-        if self._undeclared:
+        if self.open_inputs:
             self._binding.check(inputs)
         try:
             return run_or_halve(
@@ -82,7 +84,8 @@ class TorchInstance(TensorInstance):
         except PredictorError:
             raise
         except Exception as error:
-            raise client_error(error) or BackendFailed(f"model {self._spec.config.name!r} failed") from error
+            refused = client_error(error, self.sample)
+            raise refused or BackendFailed(f"model {self._spec.config.name!r} failed") from error
 
     def clone(self) -> "TorchInstance":
         if self._loaded.source is not None:
@@ -236,14 +239,29 @@ def load(spec: LoadSpec) -> TorchInstance:
     return TorchInstance(spec, loaded, binding)
 
 
-def client_error(error: Exception) -> BadRequest | None:
-    """Return a BadRequest with the line of the message that describes a misfit; None for other failures."""
+def client_error(error: Exception, sample: Inputs | None = None) -> BadRequest | None:
+    """Return a BadRequest with the line of the message that describes a misfit; None for other failures.
+
+    `sample`: inputs that are known to run, named in the message.
+    """
     import torch
 
     if not isinstance(error, (RuntimeError, ValueError, IndexError, AssertionError, torch.jit.Error)):
         return None
     line = next((line.strip() for line in str(error).splitlines() if _MISFIT.search(line)), None)
-    return None if line is None else BadRequest(f"the model rejects the input: {line.removeprefix(_RAISED)}")
+    if line is None:
+        return None
+    accepted = ", ".join(f"{name} {each.datatype} {list(each.array.shape)}" for name, each in (sample or {}).items())
+    hint = f"; it accepts {accepted}" if accepted and "index out of range" not in line else ""
+    return BadRequest(f"the model rejects the input: {line.removeprefix(_RAISED)}{hint}")
+
+
+def _sample(loaded: LoadedModule) -> Inputs | None:
+    """Return zeros of derived inputs that run, for the warm-up; empty if none are known, None for declared inputs."""
+    shapes = loaded.signature.sample
+    if shapes is None:
+        return None
+    return {each.name: zeros(each.datatype, shapes[each.name]) for each in loaded.inputs if each.name in shapes}
 
 
 def _import() -> Any:

@@ -23,7 +23,7 @@ from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory
 from pilotlight_predictor.backends.python.functions import declared
 from pilotlight_predictor.backends.python.source import UserModule, own_classes
 from pilotlight_predictor.backends.torch import safe_load
-from pilotlight_predictor.backends.torch.derived_signature import derive, sample_config
+from pilotlight_predictor.backends.torch.derived_signature import Signature, derive, sample_config
 from pilotlight_predictor.backends.torch.forward_signature import Argument
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.core.tensors import TensorSpec
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pilotlight_predictor.gpu.safetensors_upload import Block
 
 Weights = dict[str, Any]
-Specs = Sequence[TensorSpec]
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
 Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, TensorInfo]]]"
 _IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
@@ -53,12 +52,19 @@ class LoadedModule:
 
     module: Any
     arguments: Sequence[Argument]
-    inputs: Sequence[TensorSpec] = ()
-    outputs: Sequence[TensorSpec] = ()
+    signature: Signature
     batchable: bool = False  # all tensors of the file share a dynamic first dimension
     compute: "torch.dtype | None" = None  # dtype to cast floating inputs to; None: no cast
     source: UserModule | None = None
     parking: "ParkedWeights | None" = None  # of parkable weights on a GPU
+
+    @property
+    def inputs(self) -> Sequence[TensorSpec]:
+        return self.signature.inputs
+
+    @property
+    def outputs(self) -> Sequence[TensorSpec]:
+        return self.signature.outputs
 
 
 def load_module(spec: LoadSpec) -> LoadedModule:
@@ -106,37 +112,39 @@ def _torchscript(spec: LoadSpec) -> LoadedModule:
     if compute is not None:
         module = module.to(compute)
     arguments = [_script_argument(argument) for argument in module.forward.schema.arguments[1:]]
-    inputs, outputs = _signature(spec, module, arguments, compute)
-    return LoadedModule(module, arguments, inputs, outputs, compute=compute)
+    signature = _signature(spec, module, arguments, compute)
+    return LoadedModule(module, arguments, signature, compute=compute)
 
 
 def _signature(
     spec: LoadSpec, module: Any, arguments: Sequence[Argument], compute: Any, source: UserModule | None = None
-) -> tuple[Specs, Specs]:
-    """Return the tensors that model.py declares, else those that can be derived, else none, with a warning."""
+) -> Signature:
+    """Return the tensors that model.py declares, else those that can be derived, with a warning if none run."""
     import torch
 
     inputs, outputs = declared(source.path) if source else ((), ())
     if inputs or spec.config.inputs:
-        return inputs, outputs
+        return Signature(inputs, outputs)
 
-    def call(value: Any) -> Any:
+    def on_device(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        moved = value.to(str(spec.device))
+        return moved.to(compute) if compute is not None and value.is_floating_point() else moved
+
+    def call(values: Mapping[str, Any]) -> Any:
         with torch.no_grad():
-            on_device = value.to(str(spec.device))
-            return module(on_device.to(compute) if compute is not None and value.is_floating_point() else on_device)
+            return module(**{name: on_device(value) for name, value in values.items()})
 
-    if (derived := derive(module, arguments, call)) is not None:
-        return derived[0], () if spec.config.outputs else outputs or derived[1]
-    required = [argument for argument in arguments if argument.required]
-    if isinstance(module, torch.jit.ScriptModule) and [argument.takes for argument in required] == ["tensor"]:
-        rows = TensorSpec(required[0].name, "FP32", (-1, -1))  # of numbers, as /predict sends them
-        return [rows], () if spec.config.outputs else [rows._replace(name="OUTPUT__0")]
-    message = (
-        f"model '{spec.config.name}' declares no inputs, so inputs are not validated: forward takes "
-        f"{', '.join(a.name for a in arguments) or 'nothing'}; declare them by a {sample_config(arguments)}"
-    )
-    log("model.undeclared", message, level="WARNING", model=spec.config.name)
-    return (), outputs
+    derived = derive(module, arguments, call)
+    if not derived.sample:
+        message = (
+            f"model '{spec.config.name}': the shapes of its inputs are not known, so they are not validated: forward "
+            f"takes {', '.join(a.name for a in arguments) or 'nothing'}; to declare them, put a config.pbtxt into the "
+            f"folder of the model file and deploy that folder. config.pbtxt: {sample_config(derived.inputs)}"
+        )
+        log("model.undeclared", message, level="WARNING", model=spec.config.name)
+    return derived._replace(outputs=() if spec.config.outputs else outputs or derived.outputs)
 
 
 def _script_argument(argument: Any) -> Argument:
@@ -161,7 +169,8 @@ def _exported(spec: LoadSpec) -> LoadedModule:
     if spec.device.kind == "cuda":
         program = move_to_device_pass(program, str(spec.device))
     signature = safe_load.read_program(spec.path)
-    return LoadedModule(program.module(), signature.arguments, signature.inputs, signature.outputs, signature.batchable)
+    tensors = Signature(signature.inputs, signature.outputs)
+    return LoadedModule(program.module(), signature.arguments, tensors, signature.batchable)
 
 
 def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
@@ -192,8 +201,8 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
     if compute is not None:
         module = module.to(compute)
     module, arguments, parking = module.eval(), _forward_arguments(module), _parking(blocks)
-    inputs, outputs = _signature(spec, module, arguments, compute, source)
-    return LoadedModule(module, arguments, inputs, outputs, compute=compute, source=source, parking=parking)
+    signature = _signature(spec, module, arguments, compute, source)
+    return LoadedModule(module, arguments, signature, compute=compute, source=source, parking=parking)
 
 
 def unwrap_checkpoint(content: Any) -> Any:

@@ -66,7 +66,7 @@ def wrap_module(loaded: LoadedModule) -> "torch.nn.Module":
     """Wrap a module for export with the casts that the torch backend makes around it."""
     import torch
 
-    if not loaded.inputs:
+    if not loaded.inputs or loaded.signature.sample == {}:
         hint = 'INPUTS = {"x": ("FP32", [-1, 4])}'
         raise LoadFailed(f"model.py does not declare its inputs: add {hint} and OUTPUTS likewise, then compile again")
     binding = bind(loaded.arguments, [tensor.name for tensor in loaded.inputs])

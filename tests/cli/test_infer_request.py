@@ -94,6 +94,13 @@ def test_a_model_without_declared_inputs_takes_whole_requests_only() -> None:
     with pytest.raises(UsageError, match="declares no inputs") as caught:
         infer_request.from_json([1], [], "")
     assert '--data \'{"inputs": [' in caught.value.hint
+    assert "INPUTS in a model.py, or a config.pbtxt" in caught.value.hint
+
+
+def test_values_of_images_go_in_their_own_size() -> None:
+    spec = InputSpec("x", "FP32", (-1, 1, 28, 28))
+    assert infer_request.fit_shape(spec, (1, 1, 30, 30), 900) == (1, 1, 30, 30)
+    assert infer_request.fit_shape(spec, (1, 28, 28), 784) == (1, 1, 28, 28)
 
 
 def test_text_goes_to_the_prompt_of_a_text_model() -> None:

@@ -35,7 +35,7 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
         return matching[0]
     if not inputs:
         example = '--data \'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}\''
-        hint = f"declare INPUTS in its model.py, or send a whole V2 request: {example}"
+        hint = f"declare them (INPUTS in a model.py, or a config.pbtxt), or send a whole V2 request: {example}"
         raise UsageError("the model declares no inputs, so none can be chosen", hint)
     known = ", ".join(each.name for each in inputs)
     if name:
@@ -104,11 +104,14 @@ def _regular(value: Any, shape: tuple[int, ...]) -> bool:
 def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return the shape to send: as given, with a batch dimension of 1, or inferred for flat values.
 
-    [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2).
+    [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2). Values of three and more
+    dimensions go as they are: a derived shape may be one of several that the model accepts, and it refuses the others.
     """
     shape = spec.fit(value_shape)
     if shape is not None and prod(shape) == count:
         return shape
+    if len(value_shape) > 2 and prod(value_shape) == count:
+        return value_shape
     fixed = prod(size for size in spec.shape if size >= 0)
     free = [size for size in spec.shape if size < 0]
     if len(value_shape) > 1:

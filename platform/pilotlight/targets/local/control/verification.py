@@ -13,7 +13,8 @@ from pilotlight.targets.local.store.schema import Verification
 Json = Any
 FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
 HINT: Final = (
-    "a request verifies it, or an example at start: model.example of the manifest, or example.json next to the model"
+    "a request verifies it; or give it an example request (model.example of the manifest, example.json next to the "
+    "model), or declare its inputs (INPUTS in model.py, config.pbtxt in the model's folder)"
 )
 UNANSWERED: Final = "its model has not answered a request yet"
 READY: Final = f"ready, but {UNANSWERED}"

@@ -267,8 +267,12 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1", r"defines none of: def predict, class Model.*deploy model\.py:CLASS"),
-        ("class Wine:\n    def predict(self, x): return x", r"defines none of: .*deploy model\.py:Wine --name \w+\)"),
+        ("x = 1", r"defines none of: def predict, class Model.*deploy FOLDER/model\.py:CLASS"),
+        ("class Wine: pass", r"defines none of: .*deploy FOLDER/model\.py:Wine --name \w+\)"),
+        (
+            "class A:\n    def predict(self, x): return x\nclass B(A): pass",
+            r"defines none of: .*deploy FOLDER/model\.py:A --name \w+\)",
+        ),
         ("class Model: pass", r"none of execute\(inputs\), execute_batch\(batch\), predict\(x\)"),
         ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),
         ("def predict(: pass", r"model\.py is not valid Python"),
@@ -277,6 +281,11 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
 def test_a_model_that_cannot_be_loaded_says_why(source: Any, spec: Any, text: str, message: str) -> None:
     with pytest.raises(LoadFailed, match=message):
         backend.load(spec(source(text)))
+
+
+def test_the_only_class_with_a_method_of_a_model_is_served_whatever_its_name(run: Any, config: Any) -> None:
+    text = "class Table: pass\nclass Wine:\n    def predict(self, x): return {'y': x + 1}"
+    assert run(text, config(), x=np.array([1.0]))["y"].array.tolist() == [2.0]
 
 
 def test_a_configuration_with_other_inputs_is_refused(source: Any, spec: Any, config: Any) -> None:

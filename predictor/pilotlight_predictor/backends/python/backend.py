@@ -37,6 +37,7 @@ from pilotlight_predictor.repository.model_config import ModelConfig
 
 T = TypeVar("T")
 CLASS_PARAMETER: Final = "class"
+CLASS_METHODS: Final = ("predict", "execute", "execute_batch")
 
 
 class UserModelParking:
@@ -207,11 +208,15 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
         model = FunctionModel(module.predict, known)
         model.check_inputs([tensor.name for tensor in spec.config.inputs])
         return model
-    name = next((each.__name__ for each in own_classes(module)), "CLASS")
+    classes = own_classes(module)
+    able = [each for each in classes if any(callable(getattr(each, name, None)) for name in CLASS_METHODS)]
+    if len(able) == 1:
+        return ClassModel(able[0], triton_model.triton_args(spec), known)
+    name = next((each.__name__ for each in able or classes), "CLASS")
     raise LoadFailed(
-        f"{spec.path.name} defines none of: def predict, class Model, class TritonPythonModel, a subclass of "
-        f"kserve.Model; name another class by the parameter class (platformctl deploy {spec.path.name}:{name} "
-        f"--name {spec.config.name})"
+        f"{spec.path.name} defines none of: def predict, class Model or one class with predict, class "
+        f"TritonPythonModel, a subclass of kserve.Model; name a class by the parameter class (platformctl deploy "
+        f"FOLDER/{spec.path.name}:{name} --name {spec.config.name})"
     )
 
 

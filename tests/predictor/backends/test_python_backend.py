@@ -196,8 +196,9 @@ def test_a_missing_input_is_the_clients_fault(run: Any) -> None:
     ("body", "message"),
     [
         ("return None", "the model returned NoneType, must be a dict of output name"),
-        ("return [x]", "the model returned list, must be a dict of output name"),
-        ("return {'y': [1.0]}", "returned list for output 'y', must be a numpy array"),
+        ("return (x,)", "the model returned tuple, must be a dict of output name"),
+        ("return {'y': None}", "returned NoneType for output 'y', must be a numpy array"),
+        ("return {'y': [[1.0], [1.0, 2.0]]}", "returned lists of different lengths for output 'y'"),
         ("return {'z': x}", "the model returned {'z': ndarray}, must also hold y"),
         ("return {'y': x, 'w': x}", "the model returned output w, must be among y"),
         ("return {'y': x[:, :1]}", "the model returned shape [1, 1] for output 'y', must be [-1, 2]"),
@@ -281,6 +282,12 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
 def test_a_model_that_cannot_be_loaded_says_why(source: Any, spec: Any, text: str, message: str) -> None:
     with pytest.raises(LoadFailed, match=message):
         backend.load(spec(source(text)))
+
+
+def test_lists_are_outputs_as_arrays_are(run: Any) -> None:
+    answer = run("def predict(x): return {'words': ['a', 'b'], 'n': [1, 2], 'one': 0.5}", x=ONES)
+    assert {name: each.datatype for name, each in answer.items()} == {"words": "BYTES", "n": "INT64", "one": "FP64"}
+    assert run("def predict(x): return [1.5]", x=ONES)["output"].array.tolist() == [1.5]
 
 
 def test_the_only_class_with_a_method_of_a_model_is_served_whatever_its_name(run: Any, config: Any) -> None:

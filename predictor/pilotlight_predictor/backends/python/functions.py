@@ -73,8 +73,8 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def outputs_of(returned: Any, declared: Declared) -> Outputs:
-    """Convert a dict of arrays, or one array for a single output. Raises WrongReturn if it does not fit `declared`."""
-    if isinstance(returned, (np.ndarray, np.generic)):
+    """Convert a dict of arrays or lists, or one of them for a single output. Raises WrongReturn for what does not fit."""
+    if isinstance(returned, (np.ndarray, np.generic, list)):
         if len(declared) > 1:
             raise WrongReturn(f"the model returned one array, must be a dict with the outputs {', '.join(declared)}")
         returned = {next(iter(declared), "output"): returned}
@@ -92,9 +92,12 @@ def outputs_of(returned: Any, declared: Declared) -> Outputs:
 
 
 def _output(name: str, value: Any, declared: DeclaredOutput) -> Tensor:
-    if not isinstance(value, (np.ndarray, np.generic)):
+    if not isinstance(value, (np.ndarray, np.generic, list, str, bytes, float, int)):
         raise WrongReturn(f"the model returned {type(value).__name__} for output {name!r}, must be a numpy array")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise WrongReturn(f"the model returned lists of different lengths for output {name!r}") from None
     _check_shape(name, array.shape, declared.shape)
     result = _typed(name, array, declared.datatype)
     if declared.datatype and result.datatype != declared.datatype:

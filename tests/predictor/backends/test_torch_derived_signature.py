@@ -188,6 +188,15 @@ def test_what_cannot_be_derived_is_served_and_warned_about_with_a_configuration_
     assert caplog.records == []
 
 
+def test_a_request_of_another_shape_that_fails_is_the_clients_fault(tmp_path: Path, spec: Any) -> None:
+    torch.jit.script(nn.Sequential(nn.LSTM(5, 2))).save(tmp_path / "model.pt")
+    instance = backend.load(spec(tmp_path / "model.pt"))
+    (given,) = instance.inputs
+    for wrong in (np.zeros((1, 1, 4), "f4"), np.zeros((1, 1, 5), "i8")):
+        with pytest.raises(BadRequest, match=r"the model rejects the input.*; it accepts input FP32 \[1, 8, 5\]"):
+            instance.run({given.name: tensor(wrong)})
+
+
 def test_a_tensor_that_no_layer_tells_is_rows_of_numbers_in_torchscript(tmp_path: Path, spec: Any) -> None:
     class Nothing(nn.Module):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> torch.Tensor:

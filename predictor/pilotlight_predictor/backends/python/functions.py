@@ -73,7 +73,7 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def outputs_of(returned: Any, declared: Declared) -> Outputs:
-    """Convert a dict of arrays or lists, or one of them for a single output. Raises WrongReturn for what does not fit."""
+    """Convert a dict of arrays or lists, or one of them for a single output. Raises WrongReturn if it does not fit."""
     if isinstance(returned, (np.ndarray, np.generic, list)):
         if len(declared) > 1:
             raise WrongReturn(f"the model returned one array, must be a dict with the outputs {', '.join(declared)}")

@@ -26,7 +26,7 @@ from pilotlight_predictor.backends.torch.tensors import (
 )
 from pilotlight_predictor.core.batch import rows_of, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
-from pilotlight_predictor.core.tensors import Tensor, zeros
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec, zeros
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError
 from pilotlight_predictor.observability.logs import log
 
@@ -85,6 +85,8 @@ class TorchInstance(TensorInstance):
             raise
         except Exception as error:
             refused = client_error(error, self.sample)
+            if refused is None and self.sample and not all(_fits(each, inputs[each.name]) for each in self.inputs):
+                refused = BadRequest(f"the model rejects the input{_accepted(self.sample)}")
             raise refused or BackendFailed(f"model {self._spec.config.name!r} failed") from error
 
     def clone(self) -> "TorchInstance":
@@ -251,9 +253,20 @@ def client_error(error: Exception, sample: Inputs | None = None) -> BadRequest |
     line = next((line.strip() for line in str(error).splitlines() if _MISFIT.search(line)), None)
     if line is None:
         return None
-    accepted = ", ".join(f"{name} {each.datatype} {list(each.array.shape)}" for name, each in (sample or {}).items())
-    hint = f"; it accepts {accepted}" if accepted and "index out of range" not in line else ""
+    hint = _accepted(sample) if sample and "index out of range" not in line else ""
     return BadRequest(f"the model rejects the input: {line.removeprefix(_RAISED)}{hint}")
+
+
+def _accepted(sample: Inputs) -> str:
+    shapes = (f"{name} {each.datatype} {list(each.array.shape)}" for name, each in sample.items())
+    return f"; it accepts {', '.join(shapes)}"
+
+
+def _fits(spec: TensorSpec, given: Tensor) -> bool:
+    """Whether an input has the datatype and shape that were derived; a failure is then not the client's."""
+    shape = given.array.shape
+    fits = len(shape) == len(spec.shape) and all(a in (-1, b) for a, b in zip(spec.shape, shape, strict=True))
+    return fits and given.datatype == spec.datatype
 
 
 def _sample(loaded: LoadedModule) -> Inputs | None:

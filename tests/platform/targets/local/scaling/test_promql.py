@@ -95,6 +95,13 @@ def test_below_its_threshold_an_inverted_query_is_above_one() -> None:
     assert found.evaluate(query, 2.0) == 0.0
 
 
+def test_labels_too_long_to_be_matched_in_time_are_not_stored() -> None:
+    query = 'sum(tokens{prompt=~".*a.*b"})'
+    found = evaluator(query)
+    found.ingest(f'tokens{{prompt="{"a" * 10_000}b"}} 40\ntokens{{prompt="ab"}} 2\n', IRIS, 1.0)
+    assert found.evaluate(query, 1.0) == 2.0
+
+
 def test_a_replica_that_ended_counts_in_the_past_and_not_in_the_present() -> None:
     rate, level = (
         metric_queries.request_rate("iris", "default"),

@@ -8,8 +8,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
-LENGTH: Final = 64  # of a label's value: a DNS label has at most 63 characters
-MAX_PATHS: Final = 10_000  # two `.*` are 4,225
+LENGTH: Final = 256  # of a label's value; the store drops series of longer ones, which a model's own metrics may have
+MAX_PATHS: Final = 100_000  # two `.*` are 66,049
 _ATOM: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # whose characters are no operators
 # Lookarounds, flags and comments; repeated groups; possessive repeats.
 _REFUSED: Final = re.compile(r"\(\?|\)[*+{]|[*+?}]\+")

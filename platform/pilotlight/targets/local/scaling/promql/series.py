@@ -59,7 +59,9 @@ class SeriesStore:
         for line in text.splitlines():
             name = line.partition("{")[0].partition(" ")[0]
             if name in self._names and (match := _LINE.fullmatch(line)):
-                self._add(name, {**_labels(match[2] or ""), **labels}, float(match[3]), now)
+                own = _labels(match[2] or "")
+                if all(len(value) <= regexes.LENGTH for value in own.values()):
+                    self._add(name, {**own, **labels}, float(match[3]), now)
         self._add(UP, labels, 1.0, now)
         self._prune(now)
 

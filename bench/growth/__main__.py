@@ -11,7 +11,7 @@ from bench.__main__ import RESULTS, choice_of
 from bench.environments import WORK
 from bench.growth.axes import AXES
 from bench.growth.curves import BENCHMARK, Axis, Growth, Setup, measure
-from bench.growth.report import TITLES, markdown, sheet, told
+from bench.growth.report import TITLES, markdown, sentences, sheet
 from bench.load import BenchError, require_wrk
 from bench.machine import busy_share, cores_here, describe, slug
 from bench.plot import draw_sheet
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         growth.failures += concerning(axis, missing)
         kept = whole(axis, growth, options) and (quiet or axis.steady)
         stem = write(growth, RESULTS if kept else WORK / "results")
-        print("\n".join([*told(growth), f"written: {stem}.json, .md, .svg"]))
+        print("\n".join([*sentences(growth), f"written: {stem}.json, .md, .svg"]))
     return 0
 
 

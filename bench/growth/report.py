@@ -11,7 +11,7 @@ ORDER = tuple(AXES)
 TITLES = {server.name: server.title for server in SERVERS}
 
 
-def told(growth: Growth) -> list[str]:
+def sentences(growth: Growth) -> list[str]:
     """Return one sentence for each panel that has a curve of Pilotlight."""
     found = ((panel, growth.curves.get(panel.figure, {}).get(OURS)) for panel in AXES[growth.axis].panels)
     return [panel.tell(points) for panel, points in found if points]
@@ -39,7 +39,10 @@ def sheet(growth: Growth) -> Sheet:
 def markdown(growth: Growth, stem: str) -> str:
     """The page beside a picture: sentences, all points, and what failed."""
     axis = AXES[growth.axis]
-    parts = [f"# {axis.title[0].upper()}{axis.title[1:]}", *([_bullets(told(growth))] if told(growth) else [])]
+    parts = [
+        f"# {axis.title[0].upper()}{axis.title[1:]}",
+        *([_bullets(sentences(growth))] if sentences(growth) else []),
+    ]
     parts += [
         f"![{axis.title}]({stem}.svg)",
         table(growth),
@@ -69,7 +72,7 @@ def gallery(found: Sequence[tuple[str, Growth]]) -> str:
     for stem, growth in found:
         axis = AXES[growth.axis]
         made = f"`{growth.command}`, {growth.date[:10]}"
-        lines.append(f"- [{axis.title}](../bench/results/{stem}.md): {'; '.join(told(growth))}. {made}")
+        lines.append(f"- [{axis.title}](../bench/results/{stem}.md): {'; '.join(sentences(growth))}. {made}")
     pictures = [f"![{AXES[growth.axis].title}](../bench/results/{stem}.svg)" for stem, growth in found]
     return "\n".join([*lines, "", *"\n\n".join(pictures).splitlines()])
 

@@ -13,7 +13,7 @@ from bench.growth.__main__ import concerning, parser, redraw, whole, write
 from bench.growth.axes import AXES
 from bench.growth.curves import Axis, Growth, Panel, Point, Setup, measure, outcome
 from bench.growth.fit import each, exponent, kept, line, most, power
-from bench.growth.report import gallery, markdown, table, told
+from bench.growth.report import gallery, markdown, sentences, table
 from bench.load import BenchError, Load
 from bench.machine import Cores
 from bench.servers import SERVERS
@@ -191,4 +191,4 @@ def test_every_thing_there_can_be_more_of_has_its_axis() -> None:
     assert list(AXES) == ["connections", "tensor-size", "batch-size", "models", "memory", "services", "rendering"]
     assert (services_at_zero.STEPS[0], services_at_zero.STEPS[-1]) == (1, 1000)
     assert (rendering.STEPS[0], rendering.STEPS[-1]) == (1, 10_000)
-    assert all(told(grown(name)) for name in AXES)
+    assert all(sentences(grown(name)) for name in AXES)

@@ -4,7 +4,8 @@ V1's / calls `landing`. Names of models are shown only to those who may read met
 public.
 """
 
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from pilotlight_predictor.errors import NotFound
 from pilotlight_predictor.frontends.auth import Action
@@ -13,6 +14,9 @@ from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.infer_response import error_body
 from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.server_state import Readiness
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 HTML: Final = "text/html; charset=utf-8"
 POLICY: Final = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; img-src data:"
@@ -86,17 +90,27 @@ def docs_file(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 def _static(name: str, content_type: str, request: HttpRequest) -> HttpResponse:
-    import gzip
-    from importlib.resources import files
-
-    folder = files("pilotlight_predictor.protocols.pages") / "static"
+    folder = _folder()
     headers = {"Content-Security-Policy": DOCS_POLICY, "Cache-Control": "max-age=3600", **SAFE}
     headers["Vary"] = "Accept-Encoding"
     if not (packed := folder / f"{name}.gz").is_file():
         return HttpResponse(200, [(folder / name).read_bytes()], content_type, headers)
     if "gzip" not in request.header("accept-encoding"):
-        return HttpResponse(200, [gzip.decompress(packed.read_bytes())], content_type, headers)
+        return HttpResponse(200, [_unpacked(packed.name)], content_type, headers)
     return HttpResponse(200, [packed.read_bytes()], content_type, {**headers, "Content-Encoding": "gzip"})
+
+
+def _folder() -> "Traversable":
+    from importlib.resources import files
+
+    return files("pilotlight_predictor.protocols.pages") / "static"
+
+
+@cache  # gzip takes longer than the response
+def _unpacked(name: str) -> bytes:
+    import gzip
+
+    return gzip.decompress((_folder() / name).read_bytes())
 
 
 def _check_enabled(server: Server) -> None:

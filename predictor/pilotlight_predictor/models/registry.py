@@ -97,17 +97,21 @@ class ModelEntry(Struct):
         """Return the error for a request of a version that does not serve."""
         name, status = self.source.name, self.states.get(version)
         if version != NEWEST and status is not None and status.reason not in _REMOVED:
-            reason = f": {status.reason}" if status.reason else ""
+            reason = self._client_reason(status.reason)
             return NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{reason}")
         if self.loading:
             return NotReady(f"'{name}' is loading")
         if version != NEWEST:
-            reason = f": {status.reason}" if status is not None else ""
+            reason = self._client_reason(status.reason if status is not None else "")
             return NotFound(f"Request for unknown model: '{name}' version {version} is not found{reason}")
-        reason = self.problem()
-        return NotFound(
-            f"Request for unknown model: '{name}' has no available versions" + (f": {reason}" if reason else "")
-        )
+        reason = self._client_reason(self.problem())
+        return NotFound(f"Request for unknown model: '{name}' has no available versions{reason}")
+
+    def _client_reason(self, reason: str) -> str:
+        """Return the suffix of an error for inference clients. Reasons of failed loads may have paths of this machine
+        and passwords; they are for operators."""
+        failed = f"it failed to load; GET /v2/models/{self.source.name}/ready and the server's log have the reason"
+        return f": {reason if reason in _REMOVED else failed}" if reason else ""
 
 
 class ModelRegistry:
@@ -179,10 +183,13 @@ class ModelRegistry:
         entry = self._entries.get(name)
         return entry is not None and entry.ready
 
-    def reason(self, name: str) -> str:
-        """Return why the model does not serve, in one sentence."""
+    def reason(self, name: str, version: int = NEWEST) -> str:
+        """Return why the model, or the version, does not serve, in one sentence for operators."""
         entry = self._entries.get(name)
-        return f"'{name}' is not in the repository" if entry is None else entry.problem()
+        if entry is None:
+            return f"'{name}' is not in the repository"
+        status = entry.states.get(version)
+        return entry.problem() if status is None else status.reason
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         rows = [row for _, entry in sorted(self._entries.items()) for row in entry.index_rows()]

@@ -44,7 +44,8 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
             raise
         raise NotFound(f"Request for unknown model: '{name}' is not found") from None
     except NotReady as error:
-        raise NotReady(server.visible_reason(request, str(error))) from None
+        reason = server.registry.reason(name, version) or str(error)
+        raise NotReady(server.visible_reason(request, reason)) from None
     if not served.executor.alive:
         raise NotReady(f"model '{name}' is not ready: {server.visible_reason(request, served.executor.problem)}")
     openai = routes.model_object(served) if routes.capabilities_of(served).any else {}

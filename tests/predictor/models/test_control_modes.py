@@ -37,6 +37,9 @@ def test_a_broken_model_leaves_its_neighbours_serving_and_the_server_not_ready(t
         verdict = house.server.readiness()
         assert (verdict.ready, verdict.state) == (False, "failed")
         assert verdict.reason.startswith("model 'bad': ")
+        refusal = str(await absent(house, "bad"))
+        assert "it failed to load; GET /v2/models/bad/ready" in refusal
+        assert house.reasons()["bad/1"] not in refusal, "it may have paths of this machine"
 
     play(scene())
 

@@ -83,9 +83,10 @@ async def chat(server: Server, request: HttpRequest) -> HttpResponse:
     microservice = server.settings.server.microservice
     if microservice:
         life, empty = server.lifecycle, not len(request.body)
-        error = startup_responses.chat_error(life.state, life.reason, server.registry.scanned, empty)
+        reason = server.visible_reason(request, life.reason)
+        error = startup_responses.chat_error(life.state, reason, server.registry.scanned, empty)
         if error is None and not (readiness := server.readiness()).ready:
-            reason = readiness.reason or readiness.state
+            reason = server.visible_reason(request, readiness.reason) or readiness.state
             error = startup_responses.ChatError(503, "model_not_ready", reason)
         if error is not None:
             return startup_responses.error_response(error)
@@ -168,7 +169,7 @@ def _find(
         newest = [served for each in server.registry.names() if (served := server.registry.newest(each)) is not None]
         candidates = [served for served in newest if can(capabilities_of(served))]
         if not candidates and not (readiness := server.readiness()).ready:
-            raise NotReady(f"no model is ready: {readiness.reason or readiness.state}")
+            raise NotReady(f"no model is ready ({readiness.state}); GET /v2/health/ready has the reason")
         if not candidates and len(newest) != 1:
             raise TaskNotSupported(f"no model of this server can {verb}; GET /v2/models lists them")
         candidates = candidates or newest

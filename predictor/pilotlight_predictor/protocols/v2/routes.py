@@ -53,7 +53,7 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
             raise NotFound(f"Request for unknown model: '{name}' is not found") from None
         reason = server.registry.reason(name)
     except PredictorError as error:
-        reason = str(error)
+        reason = server.registry.reason(name, version) or str(error)
     else:
         if served.executor.alive:
             return json_response({"name": name, "ready": True})

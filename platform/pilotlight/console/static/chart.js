@@ -111,7 +111,7 @@ export function chart(title, { unit = "", whole = false, group = null, note = ""
         "figcaption",
         {},
         heading,
-        unit && unit !== "share" ? el("span", { class: "faint" }, ` ${unit}`) : null,
+        unit === "req/s" ? el("span", { class: "faint" }, ` ${unit}`) : null, // other units are in the values
     );
     if (note) caption.title = note;
     const node = el("figure", { class: "card chart", "data-chart": title }, caption, place, summary, details);

@@ -11,7 +11,7 @@ export const RANGES = [
     { label: "3 h", seconds: 10800, every_ms: 30000 },
     { label: "24 h", seconds: 86400, every_ms: 60000 },
 ];
-const ELSEWHERE = "No history here: one machine's control process records it. On a cluster, Prometheus and Grafana do.";
+const ELSEWHERE = "This target records no history. On a cluster use Grafana: platformctl dashboard --grafana FOLDER.";
 let chosen = RANGES[0]; // for all pages of this tab
 
 // Title, options, and the lines as [label, column, look].

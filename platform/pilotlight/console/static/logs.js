@@ -126,6 +126,7 @@ function parsed(line) {
     if (!line.startsWith("{")) return null;
     try {
         const { time, ts, timestamp, level, message, msg, event, ...others } = JSON.parse(line);
+        const text = message ?? msg ?? "";
         const at = String(time ?? ts ?? timestamp ?? "");
         const rest = Object.entries(others).map(
             ([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`,
@@ -133,7 +134,7 @@ function parsed(line) {
         return {
             when: /T(\d\d:\d\d:\d\d(?:\.\d{1,3})?)/.exec(at)?.[1] ?? (at || NOTHING),
             level: String(level ?? ""),
-            said: [event, message ?? msg].filter(Boolean).join(": "),
+            said: [text.startsWith(event) ? "" : event, text].filter(Boolean).join(": "),
             rest: rest.join("\n"),
         };
     } catch {

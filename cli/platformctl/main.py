@@ -124,13 +124,10 @@ class Verbs(click.Group):
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in {*VERBS, *ALIASES} and not args[0].startswith("-"):
-            from difflib import get_close_matches
+            from pilotlight.wire.messages import suggestion
 
-            near = get_close_matches(args[0], VERBS, n=1)
-            hint = (
-                f"instead: {ELSEWHERE[args[0]]}" if args[0] in ELSEWHERE else f"did you mean {near[0]}?" if near else ""
-            )
-            context.fail(f"no such verb: {args[0]}" + (f"; {hint}" if hint else ""))
+            hint = f"; instead: {ELSEWHERE[args[0]]}" if args[0] in ELSEWHERE else suggestion(args[0], VERBS)
+            context.fail(f"no such verb: {args[0]}{hint}")
         name, command, rest = super().resolve_command(context, args)
         if context.resilient_parsing:
             return name, command, rest

@@ -30,7 +30,7 @@ def check_exist(files: Sequence[str]) -> None:
 
 def no_such_file(*names: str) -> UsageError:
     """Return the error for missing files; for a single one it suggests a similar name of the same folder."""
-    from pilotlight.spec.field_types import suggestion
+    from pilotlight.wire.messages import suggestion
 
     folder, name = os.path.split(names[0].rstrip("/"))
     there = glob("*", root_dir=folder or None) if len(names) == 1 else []

@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.spec.field_types import suggestion
 from pilotlight.targets.table import EMBEDDED
+from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import (
     FORMATS,
     PICKLE_SUFFIXES,

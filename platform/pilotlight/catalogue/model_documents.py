@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from pilotlight.catalogue.document_types import TYPES, byte_count, parameter_count, weights_size
 from pilotlight.k8s.names import ANNOTATION_SIZE
-from pilotlight.spec.field_types import child_path, read, suggestion
+from pilotlight.spec.field_types import child_path, read
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Group, Reference, Service
 from pilotlight.spec.yaml_nodes import Node
+from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import by_name
 
 Json = Any

@@ -19,9 +19,9 @@ from pilotlight.catalogue.runtime_score import (
     objections,
     size_distance,
 )
-from pilotlight.spec.field_types import suggestion
 from pilotlight.spec.problems import Problem, Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Component, Group, Runtime, Service, SupportedFormat
+from pilotlight.wire.messages import suggestion
 
 # Breaks ties, the first wins: KServe prefers the protocol of its defaults.
 PROTOCOL_ORDER: Final = ("v1", "v2", "grpc-v1", "grpc-v2")

@@ -4,7 +4,6 @@ Resolved when a service is deployed. New content under the same URI is thereby a
 serves whatever the URI holds when it starts.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -35,11 +34,6 @@ class ModelPin:
 def scheme_of(uri: str) -> str:
     """Return the scheme; empty: a path."""
     return uri.partition("://")[0] if "://" in uri else ""
-
-
-def redacted(uri: str) -> str:
-    """Return the URI without user, password and query, for readers who may not read the manifest."""
-    return re.sub(r"\?.+", "?***", re.sub(r"(?<=://)[^/?#]+@", "***@", uri))
 
 
 def is_local(uri: str) -> bool:

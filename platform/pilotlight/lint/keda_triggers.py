@@ -5,7 +5,6 @@ runs with KEDA_CHECK_UNEXPECTED_SCALERS_PARAMS.
 """
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from msgspec import Struct, yaml
 from pilotlight.lint import promql_text
 from pilotlight.lint.object_accessors import containers, target_of
 from pilotlight.lint.rule import Hits, LintContext, Part, rule
+from pilotlight.wire.messages import suggestion
 
 
 class TriggerType(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,9 +65,8 @@ def unknown_key(scaled: Part, _: LintContext) -> Hits:
         for entry in trigger.get("metadata").entries():
             if entry.key in known.known or entry.key in known.removed or entry.key == "operator":
                 continue
-            near = get_close_matches(entry.key, known.known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known.known))}"
-            yield entry, f"KEDA's {trigger.get('type').text()} trigger ignores {entry.key}; {hint}"
+            hint = suggestion(entry.key, known.known) or f"; known: {', '.join(sorted(known.known))}"
+            yield entry, f"KEDA's {trigger.get('type').text()} trigger ignores {entry.key}{hint}"
 
 
 @rule("PL401")

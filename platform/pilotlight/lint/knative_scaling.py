@@ -1,7 +1,6 @@
 """Rules for the autoscaling annotations of a Knative Service."""
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from typing import Final
 
 from pilotlight.k8s.autoscaling_annotations import (
@@ -17,6 +16,7 @@ from pilotlight.k8s.autoscaling_annotations import (
     required_value,
 )
 from pilotlight.lint.rule import Hits, LintContext, Part, rule
+from pilotlight.wire.messages import suggestion
 
 KPA_METRICS: Final = ("concurrency", "rps")
 LEGACY: Final = {camel(key): key for key in KEYS if "-" in key}
@@ -54,9 +54,9 @@ def legacy_name(service: Part, _: LintContext) -> Hits:
 def unknown_annotation(service: Part, _: LintContext) -> Hits:
     for key, entry in annotations(service):
         if key not in KEYS and key not in LEGACY:
-            near = get_close_matches(key, KEYS, n=1)
-            hint = f"did you mean {KNATIVE_AUTOSCALING}{near[0]}?" if near else f"known: {', '.join(sorted(KEYS))}"
-            yield entry, f"Knative does not know {entry.key}; {hint}"
+            near = suggestion(key, KEYS).replace("mean ", f"mean {KNATIVE_AUTOSCALING}")
+            hint = near or f"; known: {', '.join(sorted(KEYS))}"
+            yield entry, f"Knative does not know {entry.key}{hint}"
 
 
 @rule("PL453")

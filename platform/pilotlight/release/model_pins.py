@@ -16,13 +16,13 @@ from pilotlight.k8s.model_pins import (
     is_local,
     local_path,
     pins_of,
-    redacted,
     scheme_of,
 )
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.release.plan_and_render import Documents, plan_documents
 from pilotlight.release.remote_pins import resolve_remote
 from pilotlight.wire.environments.install_command import install_command
+from pilotlight.wire.messages import redact_uri
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest, ObjectKey
@@ -71,7 +71,7 @@ def resolve_pins(
         if isinstance(pin, ModelPin):
             pins[uri] = pin
         else:
-            progress("Warning", f"a revision serves the content of {redacted(uri)} at its start: {pin}")
+            progress("Warning", f"a revision serves the content of {redact_uri(uri)} at its start: {pin}")
     if mode != "compare" and models is not None and capabilities.target == LOCAL_CAPABILITIES["target"]:
         for path in paths.values():
             models.install_requirements(path, progress)
@@ -83,7 +83,7 @@ def _check_libraries(uris: Iterable[str]) -> None:
     for uri in uris:
         library = _LIBRARIES.get(scheme_of(uri))
         if library and find_spec(library) is None:
-            raise PlatformError(f"{redacted(uri)} needs {library}, which is not installed", install_command("cloud"))
+            raise PlatformError(f"{redact_uri(uri)} needs {library}, which is not installed", install_command("cloud"))
 
 
 def unpinned_uris(documents: Documents, capabilities: "Capabilities") -> list[str]:

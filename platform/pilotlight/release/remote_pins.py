@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pilotlight.errors import PlatformError
-from pilotlight.k8s.model_pins import ModelPin, decode, redacted
+from pilotlight.k8s.model_pins import ModelPin, decode
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.release.plan_and_render import Documents
+from pilotlight.wire.messages import redact_uri
 
 TIMEOUT_S: Final = 20.0
 START_S: Final = 5.0  # for Python and the store's libraries, on a busy machine
@@ -65,7 +66,7 @@ def check_unchanged(documents: Documents) -> None:
     pins = {uri: pin for text in annotations for uri, pin in decode(text).items() if pin.digest.startswith(ETAGS)}
     for uri, stored in resolve_remote(list(pins)).items() if pins else ():
         if isinstance(stored, ModelPin) and stored.digest.startswith(ETAGS) and stored.digest != pins[uri].digest:
-            message = f"{redacted(uri)} has changed since this release was deployed, and its store keeps no versions"
+            message = f"{redact_uri(uri)} has changed since this release was deployed, and its store keeps no versions"
             raise PlatformError(
                 f"ModelChanged: {message}", "put the old files back, or deploy the new: platformctl deploy -f FILE"
             )

@@ -11,9 +11,10 @@ from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s import names
-from pilotlight.spec.field_types import child_path, suggestion
+from pilotlight.spec.field_types import child_path
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node, parse
+from pilotlight.wire.messages import suggestion
 
 PREFIX: Final = f"{names.DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"

@@ -20,9 +20,10 @@ from pilotlight.errors import UsageError
 from pilotlight.k8s.names import ANNOTATION_CANARY
 from pilotlight.k8s.quantities import parse_duration
 from pilotlight.prometheus.metric_queries import syntax_problem
-from pilotlight.spec.field_types import display, suggestion
+from pilotlight.spec.field_types import display
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.yaml_nodes import parse
+from pilotlight.wire.messages import suggestion
 
 Json = Any
 OnNoData = Literal["probe", "pause", "fail", "pass"]

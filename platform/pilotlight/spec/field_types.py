@@ -11,13 +11,13 @@ from typing import Any, Final, Protocol
 
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node
+from pilotlight.wire.messages import suggestion
 
 Json = Any
 Step = str | int
 QUANTITY: Final = r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
 DURATION: Final = r"0|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|µs|ms|s|m|h))+"
 MAX_PATH: Final = 1000
-MAX_COMPARED: Final = 500  # names that a suggestion is chosen from
 MAX_SUGGESTIONS: Final = 100  # of a document: one takes half a millisecond
 _SIMPLE_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_-]*")
 # A name up to the next dot or bracket (a backslash keeps a dot in it), an index, or a quoted name.
@@ -89,17 +89,6 @@ def display(value: Json) -> str:
     if isinstance(value, str):
         return f'"{value}"' if len(value) <= 60 else f'"{value[:57]}…"'
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def suggestion(wrong: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    """Return `; did you mean minReplicas?` or "". Compares without case, where most typing errors are."""
-    if len(known) > MAX_COMPARED:
-        return ""
-    import difflib
-
-    lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(wrong.lower(), lowered, n=1, cutoff=0.7)
-    return f"; did you mean {lowered[close[0]]}?" if close else ""
 
 
 def _wrong_type(node: Node, path: str, problems: Problems, expected: str) -> None:

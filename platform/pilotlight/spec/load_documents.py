@@ -13,12 +13,13 @@ from typing import Final, TextIO
 from pilotlight.spec import annotation_checks, kserve, llm_inference_service, ome
 from pilotlight.spec.annotation_checks import check_annotations
 from pilotlight.spec.example_request import inline_examples
-from pilotlight.spec.field_types import Step, child_path, parse_path, suggestion
+from pilotlight.spec.field_types import Step, child_path, parse_path
 from pilotlight.spec.inference_graph import document as inference_graph
 from pilotlight.spec.llm_inference_service import CONFIG, merge_bases
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, parse
+from pilotlight.wire.messages import suggestion
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 _LLM, _GRAPH = llm_inference_service.KIND, inference_graph.KIND

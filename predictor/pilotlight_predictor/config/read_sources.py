@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilotlight import contract
+from pilotlight.wire.messages import suggestion
 from pilotlight_predictor.config import compat
-from pilotlight_predictor.config.settings_table import CONFIG, ROWS, ParsedSource, SettingRow, did_you_mean
+from pilotlight_predictor.config.settings_table import CONFIG, ROWS, ParsedSource, SettingRow
 from pilotlight_predictor.config.value_types import BOOL, FALSE, PORT, PORT_OR_OFF, TRUE
 
 FLAGS: dict[str, SettingRow] = {flag: row for row in (*ROWS, CONFIG) for flag in row.flags}
@@ -78,7 +79,7 @@ def _report(word: str, flag: str, source: ParsedSource) -> None:
     elif _negated(flag):
         source.skip(f"{flag}: takes no value; write {_negated(flag)}=…")
     elif flag.startswith("-"):
-        near = did_you_mean(flag, [*FLAGS, *compat.TRANSLATED, *compat.IGNORED])
+        near = suggestion(flag, [*FLAGS, *compat.TRANSLATED, *compat.IGNORED])
         source.skip(f"{word}: is not a flag{near or '; --help lists them'}")
     else:
         source.skip(f"{word}: is not a flag; a value follows its flag, as in --model-path {word}")
@@ -101,7 +102,7 @@ def read_environment(environ: Mapping[str, str]) -> ParsedSource:
     known = {name for row in (*ROWS, CONFIG) for name in row.variables}
     for name in environ:  # an unknown one is no error: other software may use the prefix
         if name.startswith(contract.ENV_SETTINGS_PREFIX) and name not in known and not re.search(SERVICE_LINK, name):
-            source.warnings.append(f"{name} is not a setting and is ignored{did_you_mean(name, known)}")
+            source.warnings.append(f"{name} is not a setting and is ignored{suggestion(name, known)}")
     if environ.get("K_SERVICE") or environ.get(contract.ENV_SERVICE):
         source.implied |= {"server.behind_proxy": True, "server.admin_loopback": False}
     if environ.get("K_SERVICE") and environ.get("PORT", "").isdecimal():
@@ -181,7 +182,7 @@ class _DocumentReader:
             if value.value != API_VERSION:
                 self.source.reject(self.where(value), path, value.value, API_VERSION)
         else:
-            near = did_you_mean(path, [*PATHS, *SECTIONS])
+            near = suggestion(path, [*PATHS, *SECTIONS])
             self.source.skip(f"{self.where(key)}: {path} is not a setting{near}")
 
     def setting(self, row: SettingRow, node: Any) -> None:

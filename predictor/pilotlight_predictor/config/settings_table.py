@@ -3,7 +3,7 @@
 read_sources.py fills a ParsedSource each for flags, variables and file; merge_sources.py merges them into `Settings`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -108,14 +108,6 @@ class ParsedSource:
         """Report a part of the source that cannot be parsed as a setting."""
         self.problems.append(sentence)
         self.incomplete = True
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a suffix for a message: the closest of `known`, or an empty string."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 class Limits(NamedTuple):

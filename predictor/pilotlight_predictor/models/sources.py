@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.core.threads import ensure_blas_threads, with_deep_stack
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan
-from pilotlight_predictor.storage.uri import is_remote, redact
+from pilotlight_predictor.storage.uri import is_remote
 
 if TYPE_CHECKING:
     from pilotlight_predictor.storage.store_interface import Progress
@@ -124,7 +125,7 @@ class ModelFetcher:
         if uri in self._pins and is_remote(uri):
             from pilotlight_predictor.storage.pins import cached_pin, parse_pin
 
-            pin = parse_pin(self._pins[uri], redact(uri))
+            pin = parse_pin(self._pins[uri], redact_uri(uri))
             if (copy := cached_pin(uri, self._cache, pin)) is not None:
                 return copy
         self._prepare_in_background(uri)

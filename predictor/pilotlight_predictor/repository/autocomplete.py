@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilotlight.wire.messages import suggestion
 from pilotlight_predictor.core.tensors import Shape, TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import (
@@ -193,12 +194,9 @@ def check_agreement(config: ModelConfig, inputs: Sequence[TensorSpec], outputs: 
         known = {spec.name: spec for spec in specs}
         for tensor in tensors if known else ():
             if tensor.name not in known:
-                from difflib import get_close_matches
-
-                close = get_close_matches(tensor.name, known, n=1)
                 raise LoadFailed(
                     f"{config.name}: {direction} '{tensor.name}' is in the configuration but not in the model file, "
-                    f"whose {direction}s are {', '.join(known)}" + (f" (did you mean '{close[0]}'?)" if close else "")
+                    f"whose {direction}s are {', '.join(known)}{suggestion(tensor.name, known)}"
                 )
             _check_tensor(config, direction, tensor, known[tensor.name])
     provided = {name for tensor in config.raw.get("batch_input", []) for name in tensor["target_name"]}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pilotlight.wire.messages import suggestion
 from pilotlight_predictor.core.message_types import EnumType, FieldType, MessageType, ScalarType, ValueType
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.schema import ALIASES
@@ -52,21 +53,15 @@ def conflicting_field(name: str, values: Values, type_: MessageType) -> str | No
 
 
 def unknown_field(name: str, type_: MessageType, path: Path) -> str:
-    from difflib import get_close_matches
-
     owner = f" in {dotted(path)}" if path else ""
-    close = get_close_matches(name, type_.fields, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(type_.fields) or 'none'}"
-    return f"unknown field {name!r}{owner}; {hint}"
+    hint = suggestion(name, type_.fields) or f"; known: {', '.join(type_.fields) or 'none'}"
+    return f"unknown field {name!r}{owner}{hint}"
 
 
 def expected_value(type_: ScalarType | EnumType, value: object = None) -> str:
     """Return what a field must be, as text; for enums with a suggestion."""
     if isinstance(type_, EnumType):
-        from difflib import get_close_matches
-
-        close = get_close_matches(str(value), type_.values, n=1)
-        return f"one of {', '.join(type_.values)}" + (f" (did you mean {close[0]}?)" if close else "")
+        return f"one of {', '.join(type_.values)}{suggestion(str(value), type_.values)}"
     if type_.is_integer:
         return f"an integer from {type_.low} to {type_.high}"
     return {"string": "a string in quotes", "bool": "true or false"}.get(type_.name, "a number")

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import SETTINGS_FILE, only_model, read_settings
 from pilotlight_predictor.core.backend_table import (
     TABLE,
@@ -205,12 +206,9 @@ def _configured_backend(config: ModelConfig) -> BackendEntry | None:
         return None
     if backend := find_backend(config.platform) or find_backend(config.backend):
         return backend
-    from difflib import get_close_matches
-
     known = [each for candidate in TABLE for each in candidate.names]
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-    raise LoadFailed(f"{config.name}: unknown backend {name!r}; {hint}")
+    hint = suggestion(name, known) or f"; known: {', '.join(known)}"
+    raise LoadFailed(f"{config.name}: unknown backend {name!r}{hint}")
 
 
 def _default_names(backend: BackendEntry | None) -> tuple[str, ...]:

@@ -17,13 +17,13 @@ from types import FrameType
 from typing import NoReturn
 
 from pilotlight import contract
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.config.command_parser import CommandParser
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
 from pilotlight_predictor.storage.fetcher import fetch, fetch_into, fetched_sizes, link_into
 from pilotlight_predictor.storage.pins import parse_pins, read_pin
 from pilotlight_predictor.storage.progress_line import ProgressLine
 from pilotlight_predictor.storage.store_interface import FetchOptions, UriNotFound
-from pilotlight_predictor.storage.uri import redact
 
 EXIT_INTERRUPTED = 130
 PROGRAM = "python -m pilotlight_predictor fetch"
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         sizes = fetched_sizes(directory)
         if arguments.cache is not None:
             sizes = [file.stat().st_size for file in (content, *content.rglob("*")) if file.is_file()]
-        result = {"uri": redact(arguments.uri), "path": str(path), "bytes": sum(sizes), "files": len(sizes)}
+        result = {"uri": redact_uri(arguments.uri), "path": str(path), "bytes": sum(sizes), "files": len(sizes)}
         sys.stdout.write(json.dumps({**result, "copied_bytes": show.latest.done_bytes}) + "\n")
     else:
         sys.stdout.write(f"{path}\n")

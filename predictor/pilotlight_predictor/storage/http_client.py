@@ -13,9 +13,10 @@ from threading import Lock
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions, TransientError
-from pilotlight_predictor.storage.uri import is_loopback_host, is_refused, redact
+from pilotlight_predictor.storage.uri import is_loopback_host, is_refused
 
 MAX_REDIRECTS = 5
 SMALL_BODY = 64 * 1024  # bytes of an unneeded body to read so that its connection can be reused
@@ -62,13 +63,13 @@ def split_url(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise LoadFailed(f"{redact(url)}: is not a URL ({error}); write https://host/path") from error
+        raise LoadFailed(f"{redact_uri(url)}: is not a URL ({error}); write https://host/path") from error
     return parts._replace(path=quote(parts.path, safe=_SAFE), query=quote(parts.query, safe=_SAFE + "?"))
 
 
 def check_allowed(parts: SplitResult, *, allow_http: bool) -> None:
     host = parts.hostname or ""
-    redacted = redact(urlunsplit(parts))
+    redacted = redact_uri(urlunsplit(parts))
     if not host:
         raise LoadFailed(f"{redacted}: the host is missing; write https://host/path")
     if is_refused(host):
@@ -84,9 +85,9 @@ def next_hop(url: str, target: str, origin: str) -> str:
     joined = urljoin(url, target)
     after = split_url(joined)
     if after.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and after.scheme == "http"):
-        raise LoadFailed(f"{redact(url)}: redirects to {redact(joined)}, and a redirect must stay on https")
+        raise LoadFailed(f"{redact_uri(url)}: redirects to {redact_uri(joined)}, and a redirect must stay on https")
     if is_loopback_host(after.hostname or "") and not is_loopback_host(urlsplit(origin).hostname or ""):
-        raise LoadFailed(f"{redact(url)}: redirects to this machine ({redact(joined)}), which is not allowed")
+        raise LoadFailed(f"{redact_uri(url)}: redirects to this machine ({redact_uri(joined)}), which is not allowed")
     return joined
 
 
@@ -94,9 +95,9 @@ def check_peer(url: str, peer: str, first_peer: str) -> None:
     """Judge a connected address, since a name may resolve to any; `first_peer` is the address before redirects."""
     if is_refused(peer):
         reason = f"the name resolves to {peer}, a link-local or metadata address, which is not allowed"
-        raise LoadFailed(f"{redact(url)}: {reason}")
+        raise LoadFailed(f"{redact_uri(url)}: {reason}")
     if is_loopback_host(peer) and not is_loopback_host(first_peer):
-        raise LoadFailed(f"{redact(url)}: a redirect leads to this machine ({peer}), which is not allowed")
+        raise LoadFailed(f"{redact_uri(url)}: a redirect leads to this machine ({peer}), which is not allowed")
 
 
 def same_origin(first: str, second: str) -> bool:
@@ -142,7 +143,7 @@ class WebClient:
                 current = next_hop(current, target, url)
             if not same_origin(current, url):
                 request_headers.pop("Authorization", None)
-        raise LoadFailed(f"{redact(url)}: more than {MAX_REDIRECTS} redirects; use the final URL")
+        raise LoadFailed(f"{redact_uri(url)}: more than {MAX_REDIRECTS} redirects; use the final URL")
 
     def _send(self, request: DownloadRequest, first_peer: str | None) -> "StreamedResponse":
         with self._lock:
@@ -243,7 +244,7 @@ def _translate_error(error: Exception, url: str) -> Exception:
 
     if isinstance(error, ssl.SSLCertVerificationError):
         advice = "set SSL_CERT_FILE to its certificate authority"
-        return LoadFailed(f"{redact(url)}: its certificate is not trusted ({error.verify_message}); {advice}")
+        return LoadFailed(f"{redact_uri(url)}: its certificate is not trusted ({error.verify_message}); {advice}")
     if isinstance(error, socket.gaierror):
         return TransientError(f"the host name cannot be resolved ({error.strerror})")
     strerror = error.strerror if isinstance(error, OSError) else None

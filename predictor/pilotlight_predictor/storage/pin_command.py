@@ -13,13 +13,14 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.config.command_parser import CommandParser
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.fetcher import open_and_list
 from pilotlight_predictor.storage.pins import can_have_versions, pin_location, pin_of
 from pilotlight_predictor.storage.store_interface import FetchOptions, Pin, VersionedStore
 from pilotlight_predictor.storage.transfer import with_retries
-from pilotlight_predictor.storage.uri import Location, redact
+from pilotlight_predictor.storage.uri import Location
 
 TIMEOUT_S = 20.0
 RETRIES = 1
@@ -51,7 +52,7 @@ def resolve_all(
         try:
             results[uri] = asdict(read(uri, options))
         except Exception as error:  # one URI must not hide the pins of the others
-            sentence = str(error) if isinstance(error, LoadFailed) else f"{redact(uri)}: {type(error).__name__}"
+            sentence = str(error) if isinstance(error, LoadFailed) else f"{redact_uri(uri)}: {type(error).__name__}"
             results[uri] = {"error": sentence}
 
     threads = [Thread(target=run, args=(uri,), daemon=True) for uri in dict.fromkeys(uris)]

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pilotlight.contract import ENV_MODEL_PINS
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.errors import LoadFailed, ModelChanged
 from pilotlight_predictor.storage.cache import UNVERSIONED, cache_key, cached, pinned_revision, revision_of, short_hash
 from pilotlight_predictor.storage.store_interface import Contents, Pin, total_size
-from pilotlight_predictor.storage.uri import OCI, Location, at_commit, parse, redact, safe_relative
+from pilotlight_predictor.storage.uri import OCI, Location, at_commit, parse, safe_relative
 
 KINDS = {
     "commit": r"[0-9a-f]{40}",
@@ -50,9 +51,9 @@ def _is_file(path: Any, version: Any) -> bool:
 
 def read_pin(text: str, uri: str) -> Pin:
     try:
-        return parse_pin(json.loads(text), redact(uri))
+        return parse_pin(json.loads(text), redact_uri(uri))
     except ValueError:
-        raise LoadFailed(f"{redact(uri)}: pin = {text[:200]}, must be {MUST}") from None
+        raise LoadFailed(f"{redact_uri(uri)}: pin = {text[:200]}, must be {MUST}") from None
 
 
 def parse_pins(text: str, uri: str) -> Pin | None:
@@ -62,8 +63,8 @@ def parse_pins(text: str, uri: str) -> Pin | None:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise LoadFailed(f"{redact(uri)}: {ENV_MODEL_PINS} is not a JSON object of URIs and pins")
-    return parse_pin(document[uri], redact(uri)) if uri in document else None
+        raise LoadFailed(f"{redact_uri(uri)}: {ENV_MODEL_PINS} is not a JSON object of URIs and pins")
+    return parse_pin(document[uri], redact_uri(uri)) if uri in document else None
 
 
 def can_have_versions(contents: Contents) -> bool:

@@ -6,6 +6,7 @@ The first step of a fetch. Servers of local models import it too, so libraries a
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.errors import LoadFailed
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Location(NamedTuple):
 
     @property
     def redacted(self) -> str:
-        return redact(self.text)
+        return redact_uri(self.text)
 
     @property
     def filename(self) -> str:
@@ -56,7 +57,7 @@ def is_remote(uri: str) -> bool:
 
 def parse(uri: str) -> Location:
     pin = re.search(_PIN, uri)
-    sha256 = validate_sha256(pin[1], redact(uri.partition("#")[0])) if pin else ""
+    sha256 = validate_sha256(pin[1], redact_uri(uri.partition("#")[0])) if pin else ""
     body = uri[: pin.start()] if pin else uri
     match = re.match(_SCHEME, body)
     if match is None:
@@ -67,7 +68,7 @@ def parse(uri: str) -> Location:
 
         host, slash, path = rest.partition("/")
         if host not in {"", "localhost"} or not slash:
-            raise LoadFailed(f"{redact(uri)}: a file:// URI has no host; write file:///absolute/path")
+            raise LoadFailed(f"{redact_uri(uri)}: a file:// URI has no host; write file:///absolute/path")
         return Location("file", "/" + unquote(path), sha256)
     if scheme == "https" and re.match(_AZURE_BLOB, rest) and "?" not in rest:
         scheme = "az"
@@ -80,22 +81,11 @@ def validate_sha256(value: str, where: str) -> str:
     return value.lower()
 
 
-def redact(uri: str) -> str:
-    """Return the URI without user, password and query, where signatures and tokens are."""
-    match = re.match(_SCHEME, uri)
-    if match is None:
-        return uri
-    head, _, query = uri[match.end() :].partition("?")
-    authority, slash, path = head.partition("/")
-    user, at, host = authority.rpartition("@")
-    return f"{match[0]}{'***@' if user and at else ''}{host}{slash}{path}{'?***' if query else ''}"
-
-
 def redact_text(text: str) -> str:
     """Return a library's message on one line, URIs redacted, without its debug output and the server's page: the page
     of a refused request may repeat the signature."""
     first = " ".join(re.split(r"\n\nDebug source|<\?xml|<!doctype|<html", text, flags=re.IGNORECASE)[0].split())
-    return re.sub(_URL_IN_TEXT, lambda match: redact(match[0]), first)[:300]
+    return re.sub(_URL_IN_TEXT, lambda match: redact_uri(match[0]), first)[:300]
 
 
 def is_archive(name: str) -> bool:

@@ -233,7 +233,7 @@ def test_the_model_file_is_chosen_by_the_gpus_compute_capability(tmp_path: Path)
         (ModelConfig("m", backend="onnxruntime"), [], "found nothing"),
         (ModelConfig("m", default_model_filename="x"), ["y"], "default_model_filename = 'x' is not in .*which has y"),
         (ModelConfig("m", default_model_filename="../x"), ["y"], "inside the version's directory"),
-        (ModelConfig("m", backend="onnxruntim"), ["model.onnx"], "did you mean 'onnxruntime'"),
+        (ModelConfig("m", backend="onnxruntim"), ["model.onnx"], "did you mean onnxruntime"),
     ],
 )
 def test_a_missing_model_file_says_what_was_expected(

@@ -10,8 +10,8 @@ from pilotlight_predictor.repository.config_reader import config_from_json, conf
 
 REFUSED = [
     # the schema
-    ("inptu { }", "1:1", "did you mean 'input'?"),
-    ("input { nam: 'x' }", "1:9", "did you mean 'name'?"),
+    ("inptu { }", "1:1", "did you mean input?"),
+    ("input { nam: 'x' }", "1:9", "did you mean name?"),
     ("max_batch_size: 'a'", "1:17", "must be an integer"),
     ("max_batch_size: 1.5", "1:17", "must be an integer"),
     ("max_batch_size: 3000000000", "1:17", "must be an integer"),
@@ -24,7 +24,7 @@ REFUSED = [
     ("input { name: 'x' optional: maybe }", "1:29", "true or false"),
     ("input { name: 'x' data_type: TYPE_FP31 }", "1:30", "did you mean TYPE_FP3"),
     ("input { name: 'x' data_type: 99 }", "1:30", "one of TYPE_INVALID"),
-    ("parameters { key: 'a' value { strin_value: 'x' } }", "1:31", "did you mean 'string_value'?"),
+    ("parameters { key: 'a' value { strin_value: 'x' } }", "1:31", "did you mean string_value?"),
     ("parameters: 'a'", "1:13", "key"),
     ("version_policy { all { } latest { } }", "1:26", "cannot be combined with all"),
     # tensors
@@ -165,7 +165,7 @@ def test_an_ensembles_tensors_must_flow_from_inputs_to_outputs(old: str, new: st
     ("document", "says"),
     [
         ({"maxBatchSize": 1, "max_batch_size": 1}, "override: max_batch_size is set twice"),
-        ({"inptu": []}, "override: unknown field 'inptu'; did you mean 'input'?"),
+        ({"inptu": []}, "override: unknown field 'inptu'; did you mean input?"),
         ({"input": {}}, "override: input = an object, must be a list"),
         ({"input": [3]}, "override: input[0] is 3, must be an object"),
         ({"max_batch_size": True}, "override: max_batch_size = True, must be an integer"),

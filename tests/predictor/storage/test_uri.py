@@ -1,10 +1,11 @@
 import pytest
 
 from pilotlight.wire.environments.install_command import install_command
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.store_interface import FetchOptions
 from pilotlight_predictor.storage.stores import open_store
-from pilotlight_predictor.storage.uri import is_remote, parse, redact, redact_text, safe_relative
+from pilotlight_predictor.storage.uri import is_remote, parse, redact_text, safe_relative
 
 PIN = "a" * 64
 
@@ -67,7 +68,7 @@ def test_a_pin_that_is_no_hash_is_refused(value: str) -> None:
     ],
 )
 def test_user_and_query_are_never_shown(uri: str, shown: str) -> None:
-    assert redact(uri) == shown
+    assert redact_uri(uri) == shown
 
 
 def test_uris_inside_a_librarys_message_are_redacted() -> None:

@@ -13,7 +13,7 @@ import click
 from pilotlight.catalogue.catalogue import builtin
 from pilotlight.errors import NotFound
 from pilotlight.plan.support.target_support import TARGETS
-from pilotlight.spec.field_types import suggestion
+from pilotlight.wire.messages import suggestion
 from platformctl import output
 from platformctl.manifest_files import no_such_file
 from platformctl.services import model_argument, scaffold

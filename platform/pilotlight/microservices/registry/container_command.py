@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from pilotlight.errors import UsageError
 from pilotlight.microservices.registry.records import check_pattern
+from pilotlight.wire.messages import suggestion
 
 ENV_FOLDER: Final = "PILOTLIGHT_ARCHS"
 OWN: Final = Path(__file__).parent / "reference"
@@ -180,10 +180,9 @@ def build(row: str, inputs: CommandInputs, environ: Mapping[str, str] = {}) -> s
     if row not in COMMANDS:
         message = f"network_arch {inputs.network_arch} has no container command, so it cannot be started"
         every = sorted({*names(environ), *COMMANDS})
-        near = get_close_matches(inputs.network_arch, every, n=1)
-        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(every)}"
+        known = suggestion(inputs.network_arch, every) or f"; there are {', '.join(every)}"
         own = f"container_command in your own config file ({ENV_FOLDER}) is one of {', '.join(COMMANDS)}"
-        raise UsageError(f"{message}; {known}", own)
+        raise UsageError(f"{message}{known}", own)
     return PREFIX + COMMANDS[row](inputs)
 
 

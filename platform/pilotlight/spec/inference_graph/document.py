@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from pilotlight.spec.component_fields import DocumentContext, check_component, check_name, component, service
 from pilotlight.spec.field_tables import GRAPH
-from pilotlight.spec.field_types import child_path, read, source_locations, suggestion
+from pilotlight.spec.field_types import child_path, read, source_locations
 from pilotlight.spec.inference_graph.condition import MAX_LENGTH, SYNTAX, parse
 from pilotlight.spec.problems import Problems
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node
+from pilotlight.wire.messages import suggestion
 
 Json = Any
 Nodes = Mapping[str, Mapping[str, Json]]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
+from pilotlight.wire.messages import redact_uri
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.http_client import SMALL_BODY, StreamedResponse, WebClient
 from pilotlight_predictor.storage.store_interface import (
@@ -16,7 +17,7 @@ from pilotlight_predictor.storage.store_interface import (
     TransientError,
     UriNotFound,
 )
-from pilotlight_predictor.storage.uri import Location, redact, safe_relative
+from pilotlight_predictor.storage.uri import Location, safe_relative
 
 _CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 
@@ -58,7 +59,7 @@ def read_range(
         raise_for_status(reply, entry.key)
         etag = reply.response.headers.get("ETag") or reply.response.headers.get("Last-Modified") or ""
         if (same_etag and etag != entry.etag) or (range_header and reply.response.status != 206):
-            raise ContentChanged(redact(entry.key))
+            raise ContentChanged(redact_uri(entry.key))
         while piece := reply.read(MIB):
             yield piece
 
@@ -67,7 +68,7 @@ def raise_for_status(reply: StreamedResponse, url: str) -> None:
     status = reply.response.status
     if status < 300:
         return
-    redacted = redact(url)
+    redacted = redact_uri(url)
     if status in {404, 410}:
         raise UriNotFound(f"{redacted}: the server returned {status}; check the URL")
     if status in {401, 403}:

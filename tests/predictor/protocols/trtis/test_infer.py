@@ -122,7 +122,7 @@ def test_an_unknown_model_is_not_found(server: RunningServer, old: Judge) -> Non
     ("header", "blob", "told"),
     [
         ("batch_size", b"", "NV-InferRequest:1:11: expected ':' after batch_size, found the end of the text"),
-        ("inputt { }", b"", "NV-InferRequest:1:1: unknown field 'inputt'; did you mean 'input'?"),
+        ("inputt { }", b"", "NV-InferRequest:1:1: unknown field 'inputt'; did you mean input?"),
         ("tags { }", b"", "unknown field 'tags'"),
         ("batch_size: -1", b"", "must be an integer from 0"),
         ("", b"", "batch-size must be >= 1 for models that support batching"),

@@ -8,7 +8,7 @@ from msgspec import DecodeError, json
 
 from pilotlight.contract import ENV_MODEL_PATH
 from pilotlight.k8s import names
-from pilotlight.k8s.model_pins import decode, redacted
+from pilotlight.k8s.model_pins import decode
 from pilotlight.targets.inferenceservice_status import PROVEN
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.observe.diagnosis import (
@@ -23,6 +23,7 @@ from pilotlight.targets.kubernetes.observe.diagnosis import (
 from pilotlight.targets.kubernetes.observe.snapshot import Snapshot, created, is_ending
 from pilotlight.targets.kubernetes.scale_traffic_overrides import is_knative, revision_of
 from pilotlight.targets.target import Condition, ModelState, Phase, ReplicaStatus, RevisionStatus, ServiceStatus
+from pilotlight.wire.messages import redact_uri
 
 Json = Any
 Document = Mapping[str, Json]
@@ -168,7 +169,7 @@ def _model(pod: Document) -> dict[str, Any]:
     return {
         "model_digest": " ".join(pin.digest for pin in pins.values()),
         "model_bytes": sum(pin.size for pin in pins.values()),
-        "unpinned": tuple(redacted(uri) for uri in _fetched_uris(pod.get("spec") or {}) if uri not in pins),
+        "unpinned": tuple(redact_uri(uri) for uri in _fetched_uris(pod.get("spec") or {}) if uri not in pins),
     }
 
 

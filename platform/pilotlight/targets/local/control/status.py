@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from pilotlight.contract import ENV_MODEL_PATH, RESERVED_NAMES
 from pilotlight.errors import Conflict, UsageError
-from pilotlight.k8s.model_pins import redacted
 from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
 from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERED
 from pilotlight.targets.local.manifests.pods import RULES
@@ -26,6 +25,7 @@ from pilotlight.targets.target import (
     service_argument,
 )
 from pilotlight.wire import unix_socket
+from pilotlight.wire.messages import redact_uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ def _revision(
         verified=revision.verification in ("unknown", "verified"), failure=revision.failure,
         replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
-        unpinned=tuple(redacted(uri) for uri in uris if "://" in uri and uri not in container.pins),
+        unpinned=tuple(redact_uri(uri) for uri in uris if "://" in uri and uri not in container.pins),
         waiting=log.waiting,
     )  # fmt: skip
 

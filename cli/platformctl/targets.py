@@ -103,7 +103,7 @@ def near_service(key: "Key", there: "Sequence[Key]") -> str:
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
-    """Connect to a target; raises NotFound for an unknown name."""
+    """Connect to a target; raises UsageError for an unknown name."""
     if context() and name != "kubernetes":
         raise UsageError(f"--context names a cluster, and the target is {name}", "add --target kubernetes")
     meta = _command_meta()

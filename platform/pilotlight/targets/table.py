@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from pilotlight.errors import NotFound
+from pilotlight.errors import UsageError
+from pilotlight.wire.messages import suggestion
 
 if TYPE_CHECKING:
     from pilotlight.targets.local.home_directory import Home
@@ -57,7 +58,7 @@ def connect(
     name: str, environ: Mapping[str, str], *, start: bool = True, flags: Sequence[str] = (),
     options: Mapping[str, str] | None = None, context: str = "", force: bool = False, prometheus: str = "",
 ) -> "Target":  # fmt: skip
-    """Connect to a target; raises NotFound for an unknown name. `options` are resolved ones.
+    """Connect to a target; raises UsageError for an unknown name. `options` are resolved ones.
 
     `start` starts the embedded platform with `flags` if it is down; `context`, `force`, `prometheus` are for clusters.
     """
@@ -85,15 +86,12 @@ def connect(
 
 
 def check_name(name: str) -> None:
-    """Raise NotFound for an unknown target."""
+    """Raise UsageError for an unknown target."""
     if name in ("local", "kubernetes", *MODULES) or _plugins(name):
         return
-    from difflib import get_close_matches
-
     known = ("local", "kubernetes", *MODULES, *sorted(plugin.name for plugin in _plugins()))
-    near = [SYNONYMS[name]] if name in SYNONYMS else get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise NotFound(f"unknown target {name}; known: {', '.join(known)}{hint}")
+    hint = suggestion(SYNONYMS.get(name, name), known)
+    raise UsageError(f"unknown target {name}; known: {', '.join(known)}{hint}")
 
 
 def _plugins(name: str = "") -> list[Any]:

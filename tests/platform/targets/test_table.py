@@ -16,9 +16,9 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_target_is_refused_with_those_that_there_are(sample: None) -> None:
-    with pytest.raises(NotFound, match="unknown target moon; known: local, kubernetes, "):
+    with pytest.raises(UsageError, match="unknown target moon; known: local, kubernetes, "):
         table.connect("moon", {})
-    with pytest.raises(NotFound, match=r"unknown target slrm; known: .*, brev; did you mean slurm\?"):
+    with pytest.raises(UsageError, match=r"unknown target slrm; known: .*, brev; did you mean slurm\?"):
         table.check_name("slrm")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.observability.files import (
     DASHBOARDS,
     ERROR_BUDGET,
@@ -44,7 +44,7 @@ def dashboard(
     if sum((serve, bool(grafana), rules or place is not None)) > 1:
         raise UsageError("--serve, --grafana and files (--rules, --to) exclude each other; use one of them")
     if name and name not in DASHBOARDS:
-        raise NotFound(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
+        raise UsageError(f"there is no dashboard {name}", f"one of: {', '.join(DASHBOARDS)}")
     if serve:
         open_page(opened, f"/dashboards/{name}" if name else "/dashboards")
         return

@@ -240,11 +240,12 @@ CATALOG = click.option(
     "--catalog", multiple=True, type=click.Path(), envvar="PILOTLIGHT_CATALOG", metavar="PATH",
     help="File or directory with runtimes, models and accelerators; repeatable. [env: PILOTLIGHT_CATALOG]",
 )  # fmt: skip
+ENV = click.option("--env", is_flag=True, help="Substitute ${VARIABLE} and ${VARIABLE:-default} from the environment.")
 _READING = (
     click.option(
         "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Set a field: spec.engine.minReplicas=0; repeatable."
     ),
-    click.option("--env", is_flag=True, help="Substitute ${VARIABLE} and ${VARIABLE:-default} from the environment."),
+    ENV,
     CATALOG,
     click.option(
         "-n", "--namespace", default="default", show_default=True, envvar="PILOTLIGHT_NAMESPACE",

@@ -265,6 +265,7 @@ def readable(line: str) -> str:
         for name, value in record.items()
         if name not in SHOWN
     )
-    words = [clock, str(record.get("level", "")), str(record["event"]), str(record.get("message", ""))]
+    event, message = str(record["event"]), str(record.get("message", ""))
+    words = [clock, str(record.get("level", "")), *([] if message.startswith(event) else [event]), message]
     text = " ".join(filter(None, words)) + (f" ({fields})" if fields else "")
     return text + (f"\n{str(record['traceback']).rstrip()}" if record.get("traceback") else "")

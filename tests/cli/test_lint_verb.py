@@ -89,6 +89,10 @@ def test_a_service_is_judged_with_the_runtimes_of_its_folder_or_of_a_catalogue(
     assert "objects: 4, " in call("lint", "-f", str(service), "--catalog", str(runtime)).err
     monkeypatch.setenv("PILOTLIGHT_CATALOG", str(runtime))
     assert "objects: 4, " in call("lint", "-f", str(service)).err
+    monkeypatch.setenv("MODEL", "s3://models/odd")
+    service.write_text(service.read_text().replace("s3://models/odd", '"${MODEL}"'))
+    assert call("lint", "-f", str(service)).code == 2
+    assert "objects: 4, " in call("lint", "-f", str(service), "--env").err
 
 
 def test_services_among_other_peoples_objects_are_said_to_be_left_out(call: Call, tmp_path: Path) -> None:

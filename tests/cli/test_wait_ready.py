@@ -129,7 +129,8 @@ class Scripted(Shelf):
         return iter([Event("", *KEY, "Replica/x", "Warning", "Failed", "exit code 3", 1)])
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
-        lines = ['{"ts": "2026-01-01T10:00:00.5Z", "level": "ERROR", "event": "failed", "message": "boom"}', "plain"]
+        record = {"ts": "2026-01-01T10:00:00.5Z", "level": "ERROR", "event": "failed", "message": "boom"}
+        lines = [json.dumps(record | {"traceback": "File x\n  raise"}), "plain"]
         return iter(lines if previous and replica == NEW else [])
 
 
@@ -189,6 +190,8 @@ def test_a_failure_tells_its_reason_once_with_log_who_serves_and_what_to_type() 
     assert str(raised.value).splitlines() == [
         f"{NEW} does not start: exit code 3",
         "  | 10:00:00.5 ERROR failed boom",
+        "  | File x",
+        "  |   raise",
         "  | plain",
         f"  {OLD} still serves",
     ]

@@ -78,7 +78,7 @@ def with_document(
     text = scaffold.document(model, scaffold.Answers(), mode, reason, file, target, names_mode=False)
     if model_options.save:
         Path(file).write_text(text, encoding="utf-8")
-        output.note(f"{file}: the document, for platformctl deploy {shlex.quote(file)}")
+        output.note(f"{file}: the manifest; the next time: platformctl deploy -f {shlex.quote(file)}")
     count = model_options.min_replicas
     least = () if count is None else (f"spec.predictor.minReplicas={count}",)
     sets, unsaved = (*least, *document_options.sets), None if model_options.save else text

@@ -199,7 +199,8 @@ def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -
         return [], False
     reported = bool(known) and any(known in each.message for each in events)
     event_lines = [] if reported else [f"  last event: {each.reason}: {each.message}" for each in events[-1:]]
-    return [*event_lines, *(f"  | {line}" for line in without_reason(lines, known))], ended
+    quoted = "\n".join(without_reason(lines, known)).splitlines()  # a traceback has several
+    return [*event_lines, *(f"  | {line}" for line in quoted)], ended
 
 
 def without_reason(lines: Sequence[str], reason: str) -> list[str]:

@@ -33,7 +33,7 @@ from platformctl.services import model_argument, scaffold
 @click.option(
     "--mode", type=click.Choice(get_args(scaffold.Mode)), help="Deployment mode, instead of the recommended one."
 )
-@click.option("--to", "file", default="service.yaml", show_default=True, help="File to write; - is stdout.")
+@click.option("--to", "-f", "file", default="service.yaml", show_default=True, help="File to write; - is stdout.")
 @click.option(
     "--target",
     default="local",

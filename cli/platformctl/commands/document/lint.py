@@ -1,5 +1,6 @@
 """`platformctl lint`: dangerous settings in manifests. Services are linted as their rendered objects."""
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from pilotlight.spec.load_documents import COMPANION_KINDS, KNOWN_KINDS
 from platformctl import manifest_files, options, output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pilotlight.lint import Finding
     from pilotlight.release.plan_and_render import Planned
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.REQUIRED_FILES
+@options.ENV
 @options.CATALOG
 @click.option("--strict", is_flag=True, help="Exit code 1 for warnings too.")
 @click.option("--fix", "with_fix", is_flag=True, help="Print a fix with each finding.")
 @output.formats("table", "json")
-def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fix: bool) -> int:
+def lint(files: tuple[str, ...], env: bool, catalog: tuple[str, ...], strict: bool, with_fix: bool) -> int:
     """Find dangerous settings in ScaledObjects, Knative Services and workloads. Exit code 1: there are errors.
 
     Example: platformctl lint -f manifests/ --fix
@@ -33,7 +35,7 @@ def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fi
     nodes = manifest_files.nodes(files)
     if not nodes:
         raise click.UsageError(f"{', '.join(files)}: no object to lint")
-    planned = plan_services(nodes, catalog)
+    planned = plan_services(nodes, catalog, os.environ if env else None)
     rendered = [each.document for plan in (planned.plans if planned else ()) for each in render(plan)]
     findings = judge([*nodes, *rendered], model_bytes=model_bytes(planned) if planned else {})
     output.data([finding.as_json() for finding in findings], [line for f in findings for line in lines(f, with_fix)])
@@ -43,7 +45,9 @@ def lint(files: tuple[str, ...], catalog: tuple[str, ...], strict: bool, with_fi
     return 1 if counts["error"] or (strict and counts["warning"]) else 0
 
 
-def plan_services(nodes: "Sequence[Node]", catalog: "Sequence[str]") -> "Planned | None":
+def plan_services(
+    nodes: "Sequence[Node]", catalog: "Sequence[str]", environ: "Mapping[str, str] | None"
+) -> "Planned | None":
     """Plan the services of files that hold only supported kinds; others get a note to render them first."""
     kinds: dict[str, set[str]] = {}
     for node in nodes:
@@ -54,7 +58,7 @@ def plan_services(nodes: "Sequence[Node]", catalog: "Sequence[str]") -> "Planned
     for file in sorted(services - {*readable}):
         output.note(f"{file}: the InferenceServices in it are not linted; render them: platformctl render -f FILE")
     manifest_files.check_exist(catalog)
-    return plan_all(Sources(readable, catalog)) if services & {*readable} else None
+    return plan_all(Sources(readable, catalog, environ=environ)) if services & {*readable} else None
 
 
 def model_bytes(planned: "Planned") -> dict[str, int]:

@@ -132,13 +132,14 @@ def finish(stop: bool) -> None:
         return
     print_step("The service keeps running. Try:")
     look: Sequence[tuple[str, str]] = (
+        *((line, "puts platformctl on the PATH") for line in activation()),
         (f"curl {status().url}/v2/models/{NAME}", "metadata of the model"),
         (f"platformctl status {NAME} -w", "revisions, replicas, latency, decisions"),
         (f"platformctl events {NAME}", "deploys and scaling decisions"),
         (f"platformctl logs {NAME} -f", "logs of replicas"),
         ("platformctl down", "stop everything"),
     )
-    for line in [*activation(), *output.columns(look)]:
+    for line in output.columns(look):
         output.note(line)
 
 

@@ -66,19 +66,26 @@ def infer(
         if {each.role for each in status.revisions} == {"router"}:
             infer_graph(gateway, key[1], kinds[0], sources[kinds[0]], timeout)
             return
-        path = f"/v2/models/{quote(model or key[1], safe='')}"
-        metadata_reply = gateway.request("GET", path, timeout=timeout)
+        called, path, metadata_reply = model or key[1], *read_metadata(gateway, model or key[1], timeout)
         models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
-        metadata = parse_reply(metadata_reply, model or key[1], models)
+        if len(models) == 1 and not model:  # a repository, whose model has a name of its own
+            called, path, metadata_reply = models[0], *read_metadata(gateway, models[0], timeout)
+        metadata = parse_reply(metadata_reply, called, models)
         inputs = inputs_of(metadata)
         request = build_body(kinds[0], sources[kinds[0]], inputs, input_name)
         prompt = sources["text"] if input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs} else None
         reply = send(gateway, path, request, prompt, timeout)
-    answer = parse_reply(reply, model or key[1])
+    answer = parse_reply(reply, called)
     cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
     if not cold_start_ms and metadata_reply.seconds > SLOW_S:
         cold_start_ms = f"{1000 * metadata_reply.seconds:.0f}"
     show(answer, reply, cold_start_ms)
+
+
+def read_metadata(gateway: Gateway, model: str, timeout: float) -> tuple[str, HttpReply]:
+    """Return the path of a model and the response with its metadata."""
+    path = f"/v2/models/{quote(model, safe='')}"
+    return path, gateway.request("GET", path, timeout=timeout)
 
 
 def send(

@@ -43,7 +43,9 @@ def scale(
         output.note(sentence)
     floor = bounds.get("minReplicas", 0)
     if wait and floor:
-        ready = wait_ready.Condition(f"{floor} ready", lambda status: is_scaled(status, floor))
+        ready = wait_ready.Condition(
+            f"at {floor} ready replica{'s' * (floor != 1)}", lambda status: is_scaled(status, floor)
+        )
         status = wait_ready.until(target, key, ready, timeout, output.ProgressLog())
     status_views.show([status], one=True, default="table")
 
@@ -77,5 +79,7 @@ def current_overrides(status: "ServiceStatus") -> dict[str, int]:
 def check_bounds(bounds: dict[str, int]) -> dict[str, int]:
     least, most = bounds.get("minReplicas", 0), bounds.get("maxReplicas")
     if most is not None and least > most:
-        raise UsageError(f"min is {least}, must be at most max, which is {most}", "give both: --min and --max")
+        raise UsageError(
+            f"min is {least}, must be at most max, which is {most}", "set both: --min N --max M, with N ≤ M"
+        )
     return bounds

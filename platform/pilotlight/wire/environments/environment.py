@@ -146,6 +146,7 @@ def _build(requirements: Requirements, stage: Path, environ: Mapping[str, str], 
         _add_placeholder(installed, packages)
     # Wheels alone: building from source runs code of the package.
     files = ["--requirements", str(stage / FILE), "--constraints", str(stage / "constraints.txt")]
+    progress(f"resolving and downloading the packages of {requirements.path}")
     run("pip", "install", "--only-binary=:all:", "--python", python_of(stage), *files)
     for distribution in packages.glob("*.dist-info"):
         if (distribution / "INSTALLER").read_text().strip() == PLACEHOLDER:

@@ -155,7 +155,7 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
     ]
     if any(row.ready for row in revisions if row.percent):
         if any(_status_awaited(view, replica) for replica in view.replicas):
-            return "Progressing", "its /status is being read"
+            return "Progressing", "the control process reads the status of its replica"
         if answer_failures:
             return "Degraded", answer_failures[0]
         short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]

@@ -93,7 +93,7 @@ def _texts(path: Path, name: str) -> Iterator[Text]:
         yield from _strings(path, name)
     elif path.suffix == ".js" and "/console/" in name and path.name != "uplot.js":
         yield from _script_strings(path, name)
-    elif (path.suffix in (".md", ".txt", ".html") and "LICENSE" not in name) or path.name == "values.yaml":
+    elif (path.suffix in (".md", ".txt", ".html", ".j2") and "LICENSE" not in name) or path.name == "values.yaml":
         yield from _prose(path, name)
     elif path.name == "Makefile":
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.embedded import processes_of
+from tests.embedded import IRIS, Platform, processes_of
 from tests.judges import helm
 from tests.judges.gomodules import Unavailable
 from tests.judges.verdict import absent
@@ -17,6 +17,22 @@ from pilotlight.targets.local.home_directory import Home
 from platformctl import main
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: iris
+  annotations: {autoscaling.knative.dev/window: 60s}
+spec:
+  predictor:
+    minReplicas: 1
+    maxReplicas: 3
+    model:
+      modelFormat: {name: onnx}
+      protocolVersion: v2
+      storageUri: ./model.onnx
+"""
+FLOWER = "[5.1, 3.5, 1.4, 0.2]"
 
 
 @dataclass(frozen=True)
@@ -71,3 +87,27 @@ def real_helm() -> str:
         return helm.helm()
     except Unavailable as reason:
         absent(reason)
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """A platform of the module's own; verbs use it with `at_home`."""
+    with Platform(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Manifests of a service: as it is, changed, and with a model that cannot be loaded."""
+    made = tmp_path_factory.mktemp("documents")
+    (made / "model.onnx").write_bytes(IRIS.read_bytes())
+    (made / "broken.onnx").write_text("this is no model")
+    (made / "iris.yaml").write_text(DOCUMENT)
+    (made / "new.yaml").write_text(DOCUMENT.replace("maxReplicas: 3", "maxReplicas: 4"))
+    (made / "broken.yaml").write_text(DOCUMENT.replace("./model.onnx", "./broken.onnx"))
+    return made
+
+
+@pytest.fixture
+def at_home(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTLIGHT_HOME", str(platform.home.root))

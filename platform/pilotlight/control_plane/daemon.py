@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.gateway import process
+from pilotlight.observability.bounded_stderr import BoundedStderrHandler
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_settings
 from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
-from pilotlight.wire.bounded_stderr import BoundedStderrHandler
 from pilotlight.wire.machine import free_port
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Route, Table
 from pilotlight.k8s.timestamps import utc_now
+from pilotlight.observability.bounded_stderr import rotate_stderr
 from pilotlight.wire import prometheus_text
-from pilotlight.wire.bounded_stderr import rotate_stderr
 from pilotlight.wire.prometheus_text import Family, MetricKind
 
 INTERVAL_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""Observability of the platform: metrics of the control process, dashboards, recording rules and alerts.
+"""Observability of the platform: metrics and logs of its processes, dashboards, recording rules and alerts.
 
 Metric names come from contract.py.
 """

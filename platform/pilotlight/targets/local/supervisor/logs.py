@@ -1,7 +1,7 @@
 """Log files of replicas and processes: bounded, private, removed after a while; and the exit reasons that they show.
 
 The output of replicas goes through pipes to the log writer (output_pipes.py), which bounds it while it is written; the
-control process and the gateway bound their own (wire/bounded_stderr.py). `rotate` is for replicas that append to a file
+control process and the gateway bound their own (bounded_stderr.py). `rotate` is for replicas that append to a file
 themselves: those of an earlier release, and those started while no pipe could be made.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.errors import UsageError
+from pilotlight.observability.bounded_stderr import FILES, LIMIT
 from pilotlight.targets.error_from_log import last_error
 from pilotlight.targets.local.supervisor.shim import Exit
-from pilotlight.wire.bounded_stderr import FILES, LIMIT
 from pilotlight.wire.machine import last_lines
 
 MAX_ENDED_LOGS: Final = 10  # of ended replicas, per service

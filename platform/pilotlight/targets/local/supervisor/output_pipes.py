@@ -14,12 +14,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from pilotlight.observability.bounded_stderr import FILES
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor import log_writer
 from pilotlight.targets.local.supervisor.logs import LogSettings, open_log
 from pilotlight.targets.local.supervisor.process_inspection import log_writer_pids
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
-from pilotlight.wire.bounded_stderr import FILES
 
 HOLD_S: Final = 10.0
 FINISH_S: Final = 2.0  # for the writer to copy the rest of an ended replica's output

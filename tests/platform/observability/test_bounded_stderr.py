@@ -6,7 +6,7 @@ from pathlib import Path
 
 WRITER = """
 import logging, os
-from pilotlight.wire.bounded_stderr import BoundedStderrHandler
+from pilotlight.observability.bounded_stderr import BoundedStderrHandler
 logging.basicConfig(handlers=[BoundedStderrHandler()], format="%(message)s")
 for number in range(1000):
     logging.error("%099d", number)

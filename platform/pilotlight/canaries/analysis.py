@@ -245,7 +245,7 @@ def _summary(measurement: Measurement) -> str:
     """Return `p99_ms is 412 ms (350 ms to 600 ms) in 1200 requests`."""
     name = measurement.check.removesuffix(BASELINE_SUFFIX)
     low, high = format_value(name, measurement.low), format_value(name, measurement.high)
-    interval = f"{low} to {'more' if measurement.high is None else high}"
+    interval = f"at least {low}" if measurement.high is None else f"{low} to {high}"
     return f"{name} is {format_value(name, measurement.value)} ({interval}) in {measurement.requests} requests"
 
 

@@ -53,6 +53,10 @@ class AccessAdmission:
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
         return isinstance(authenticate(route.access, route.name, headers, self._wall()), str)
 
+    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
+        client = authenticate(route.access, route.name, headers, self._wall())
+        return client if isinstance(client, str) else ""
+
 
 class FileAdmission(AccessAdmission):
     """Admission by the rules of a file in place of the route's, for a router. Raises UsageError for an invalid file."""
@@ -65,5 +69,11 @@ class FileAdmission(AccessAdmission):
             raise UsageError(f"{ENV_ACCESS_FILE} = {path}, must be a file of access rules: {error}") from None
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+        return super().admit(self._with_rules(route), headers, peer)
+
+    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
+        return super().caller(self._with_rules(route), headers)
+
+    def _with_rules(self, route: Route) -> Route:
         rules = self._file.rules(self._clock())
-        return super().admit(structs.replace(route, access=rules.access, rate=rules.rate), headers, peer)
+        return structs.replace(route, access=rules.access, rate=rules.rate)

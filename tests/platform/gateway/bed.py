@@ -154,6 +154,9 @@ class AllowAll:
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
         return True
 
+    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
+        return ""
+
 
 class Bed:
     def __init__(self, gate: Admission | None, clock: Callable[[], float] | None) -> None:

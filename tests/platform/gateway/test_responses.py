@@ -21,6 +21,9 @@ class OnlyFriends:
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
         raise AssertionError("nothing is listed")
 
+    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
+        return ""
+
 
 def test_a_refusal_is_the_answer_and_every_request_is_asked_about() -> None:
     gate = OnlyFriends()

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from pilotlight.gateway.proxy.body_routing import await_prompt, serve_models_api
+from pilotlight.gateway.proxy.interfaces import PlaneView
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, is_loopback, prepare
-from pilotlight.gateway.proxy.proxied_request import PlaneView, ProxiedRequest
+from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
     HEAD_TIMEOUT,
@@ -154,6 +155,8 @@ class ClientConnection(FlowControlledProtocol):
             else:
                 self._serve_own_page(request, prepared)
             return
+        if route.observed:
+            request.observe(self.plane.admission.caller(route.route, prepared.head.headers))
         if not prepared.component:
             error = self.plane.admission.admit(route.route, prepared.head.headers, self.peer)
             if error is not None:

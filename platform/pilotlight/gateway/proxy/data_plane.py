@@ -14,9 +14,10 @@ from typing import Final
 from pilotlight.gateway.control_link import Report, Unreachable, Wake
 from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.client_connection import IDLE_TIMEOUT_S, ClientConnection
+from pilotlight.gateway.proxy.interfaces import Downstream, ObservedRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, RoutingState
-from pilotlight.gateway.proxy.proxied_request import Downstream
 from pilotlight.gateway.proxy.replica_lease import Lease, LeaseRequest
+from pilotlight.gateway.proxy.response_observers import ResponseObserver, chain
 from pilotlight.gateway.proxy.responses import (
     NO_REVISION,
     NO_ROUTE,
@@ -50,6 +51,8 @@ class DataPlane:
         # Called at the first request after an empty report: the reporter's timer rests in between.
         self.on_busy: Callable[[], None] = lambda: None
         self._busy = False
+        # Each builds an observer of a request to an observed route, or returns None.
+        self.observers: list[Callable[[ObservedRequest], ResponseObserver | None]] = []
         self.admission = admission
         self.clock = clock
         self.clients: set[Downstream] = set()
@@ -142,6 +145,9 @@ class DataPlane:
         except asyncio.CancelledError:
             request.withdraw()
             raise
+
+    def observe(self, request: ObservedRequest) -> ResponseObserver | None:
+        return chain(build(request) for build in self.observers)
 
     def mark_busy(self) -> None:
         self._busy = True

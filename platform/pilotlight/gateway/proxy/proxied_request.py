@@ -4,22 +4,20 @@ While it is queued it buffers up to MAX_HELD_BODY bytes of its body; the rest st
 upstream connection. It is retried on another replica only if its replica cannot have received it.
 """
 
-import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
-from pilotlight.gateway.proxy.backend import SUSPECT_S, BufferBudget, LiveBackend, PendingRequest
+from pilotlight.gateway.proxy.backend import SUSPECT_S, LiveBackend
+from pilotlight.gateway.proxy.interfaces import Downstream
 from pilotlight.gateway.proxy.model_routes import openai_error
 from pilotlight.gateway.proxy.prefix_index import Prompt
-from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, LiveRoute, PreparedRequest, RoutingState
+from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest
+from pilotlight.gateway.proxy.response_observers import Observation
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
     CONNECTION_LOST,
     TIMED_OUT,
-    Admission,
     ErrorResponse,
-    PageHandler,
     render_error,
 )
 from pilotlight.gateway.proxy.tunnel import start_tunnel
@@ -31,57 +29,16 @@ MAX_HELD_BODY: Final = 1 << 20
 SLOW_BODY_S: Final = 5.0
 MIN_BODY_RATE: Final = 1 << 14  # bytes a second
 SHOWN_ID: Final = 128  # characters of an id, which clients may choose, in events
+CLIENT_CLOSED: Final = 499
 _ID_LINE: Final = f"\r\n{HEADER_REQUEST_ID}:".encode()
 _TAIL: Final = b"\r\n"
-
-
-class PlaneView(Protocol):
-    """The part of the data plane that client connections and their requests use."""
-
-    clock: Callable[[], float]
-    routing: RoutingState
-    admission: Admission
-    buffer_budget: BufferBudget
-    pages: dict[str, PageHandler]
-    loopback_pages: frozenset[str]
-    clients: "set[Downstream]"
-    closing: bool
-    idle_s: float
-
-    def submit(self, request: PendingRequest, route: LiveRoute, tag: str, front: bool = False) -> None: ...
-    def dispatch(self, request: PendingRequest, front: bool = False) -> None: ...
-    def report_unreachable(self, replica: LiveReplica, reason: str) -> None: ...
-    def new_request_id(self) -> str: ...
-    def add_client(self, client: "Downstream") -> None: ...
-
-
-class Downstream(Protocol):
-    """The client's connection, as its request and the data plane use it."""
-
-    plane: PlaneView
-    transport: asyncio.Transport
-    request: "ProxiedRequest | None"
-    close_after: bool  # close the connection once the response is written
-    on_body: Callable[[bytes], None] | None  # called with further pieces of the body
-
-    @property
-    def busy(self) -> bool: ...
-    def write(self, data: bytes) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def take_buffer(self) -> bytes: ...
-    def request_done(self, now: float) -> None: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-    def check_timeouts(self, now: float) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
 
 
 class ProxiedRequest:
     __slots__ = (
         "_added", "_body", "_body_size", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete", "buffered",
-        "client", "cold", "finished", "max_hold_s", "method", "minor", "prepared", "prompt", "replica",
-        "request_id", "response_started", "sent_at", "upstream",
+        "caller", "client", "cold", "finished", "max_hold_s", "method", "minor", "observation", "prepared", "prompt",
+        "replica", "request_id", "response_started", "sent_at", "upstream",
     )  # fmt: skip
 
     def __init__(self, client: Downstream, prepared: PreparedRequest, request_id: str, now: float) -> None:
@@ -95,6 +52,8 @@ class ProxiedRequest:
         self._slow = False  # its body comes slowly: it is not counted as load
         self.response_started = False  # some of the response has been written to the client
         self.prompt: Prompt | None = None
+        self.caller = ""  # name of the authenticated client, where the request is observed
+        self.observation: Observation | None = None
         self.backend: LiveBackend | None = None
         self.replica: LiveReplica | None = None
         self.upstream: Upstream | None = None
@@ -111,12 +70,26 @@ class ProxiedRequest:
     def tag(self) -> str:
         return self.prepared.tag
 
+    @property
+    def reads_payload(self) -> bool:
+        return self.minor == 0 or self.observation is not None  # HTTP/1.0 has no chunks
+
     def now(self) -> float:
         return self.client.plane.clock()
+
+    def observe(self, caller: str) -> None:
+        """Start to observe the request, with what has come of its body."""
+        self.caller = caller
+        observer = self.client.plane.observe(self)
+        if observer is not None:
+            self.observation = Observation(observer, self.prepared.head.length)
+            self.observation.add_request(b"".join(self._body or ()))
 
     def add_body(self, piece: bytes) -> None:
         """Forward a further piece of the request's body, or buffer it while no replica is assigned."""
         self._body_size += len(piece)
+        if self.observation is not None:
+            self.observation.add_request(piece)
         if self.upstream is not None:
             if self._body is not None:
                 self._buffer(piece, self._body)
@@ -165,6 +138,8 @@ class ProxiedRequest:
         """Replace the upstream head, and the buffered body, of a request of which nothing is sent yet."""
         self.prepared = self.prepared._replace(upstream_head=head)
         if body is not None:
+            if self.prepared.head.length == CHUNKED:
+                self.prepared = self.prepared._replace(head=self.prepared.head._replace(length=len(body)))
             self.drop_body()
             self._body, self._body_size = [], len(body)
             self._buffer(body, self._body)
@@ -226,6 +201,9 @@ class ProxiedRequest:
         """Write a complete response; its head (`data` up to `end`) needs at most additional lines."""
         self.response_started = True
         close = self.closes_connection(head.length)
+        if self.observation is not None:
+            self.observation.start(head.status, response_lines(data[:end])[1], head.length, self.minor)
+            self.observation.add(data[end + 4 :])
         if not self._added and not close and _ID_LINE in head.lowered:
             self.client.write(data)
         else:
@@ -242,6 +220,8 @@ class ProxiedRequest:
         forwarded = [
             line.raw for line in end_to_end_headers(lines) if not (unchunked and line.name == "transfer-encoding")
         ]
+        if self.observation is not None:
+            self.observation.start(head.status, lines, length, self.minor)
         start = b"\r\n".join((b"HTTP/1.1" + first[8:], *forwarded))
         self.client.write(start + b"\r\n" + self._extra_headers(head, close) + b"\r\n")
         self.client.close_after = close
@@ -251,7 +231,7 @@ class ProxiedRequest:
             self.client.write(raw)
 
     def write(self, data: bytes) -> None:
-        self.client.write(data)
+        self.client.write(data if self.observation is None else self.observation.add(data))
 
     def pause_body(self) -> None:
         self.client.pause()
@@ -286,6 +266,8 @@ class ProxiedRequest:
 
     def finish(self, status: int, now: float) -> None:
         """Finish the request: its whole response has been written to the client."""
+        if self.observation is not None:
+            self.client.write(self.observation.finish())
         self._release(status, now)
         self.client.request_done(now)
 
@@ -349,6 +331,7 @@ class ProxiedRequest:
         self.send_error(error)
 
     def send_error(self, error: ErrorResponse) -> None:
+        self._end_observation(error.status, self.now())
         error = openai_error(error) if self.prepared.page == MODELS_PAGE else error
         self.send_response(render_error(error, self.request_id, self.closes_connection(), self.method == "HEAD"))
 
@@ -369,6 +352,7 @@ class ProxiedRequest:
 
     def on_client_closed(self) -> None:
         """Cancel the request: its client has disconnected."""
+        self._end_observation(CLIENT_CLOSED, self.now())
         self.drop_body()
         self._abort_upstream()
         if self.backend is not None and self.replica is None:
@@ -379,6 +363,11 @@ class ProxiedRequest:
             self.backend.release(self.replica)
         self.finished = True
 
+    def _end_observation(self, status: int, now: float) -> None:
+        if self.observation is not None:
+            self.observation.end(status, now)
+            self.observation = None
+
     def _abort_upstream(self) -> None:
         upstream, self.upstream = self.upstream, None
         if upstream is not None and not self._tunnelled:
@@ -387,6 +376,7 @@ class ProxiedRequest:
 
     def _release(self, status: int, now: float) -> None:
         """Release the replica's slot and count the response, once."""
+        self._end_observation(status, now)
         backend, replica = self.backend, self.replica
         if self.finished or backend is None:
             return

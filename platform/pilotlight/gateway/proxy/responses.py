@@ -33,10 +33,12 @@ class Admission(Protocol):
     """Access and rate limits, checked before the body is read.
 
     `headers` have lower-case names; `peer` is the client's address. `allows` checks access alone, and counts nothing.
+    `caller` is the name of the authenticated client; empty: there is none.
     """
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None: ...
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool: ...
+    def caller(self, route: Route, headers: Mapping[str, str]) -> str: ...
 
 
 PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body

@@ -154,9 +154,10 @@ class ResponseSink(Protocol):
     """The request that receives the response of an upstream connection."""
 
     method: str
-    minor: int  # of the client's HTTP/1.x
     body_complete: bool
 
+    @property
+    def reads_payload(self) -> bool: ...  # bodies go to it without their chunk framing
     def now(self) -> float: ...
     def forward_response(self, head: ResponseHead, data: bytes, end: int) -> None: ...
     def forward_head(self, head: ResponseHead, raw: bytes, length: int) -> None: ...
@@ -305,7 +306,7 @@ class Upstream(FlowControlledProtocol):
             self._complete(sink)
             return
         sink.forward_head(head, data[:end], length)
-        unchunked = length == CHUNKED and sink.minor == 0
+        unchunked = length == CHUNKED and sink.reads_payload
         self._body = body = ChunkedBody(collect=True) if unchunked else new_body(length)
         if length == UNTIL_CLOSE:
             self._reusable = False

@@ -1,0 +1,83 @@
+"""Redaction of logged bodies: JSON fields by name or path, texts by regular expression."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+Json = Any
+REDACTED: Final = "[redacted]"
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\*|\d+)\]")
+
+
+class Redactor:
+    """`fields`: key names at any depth, in any case, or paths from the root such as `$.messages[*].content`."""
+
+    def __init__(self, fields: Iterable[str], patterns: Iterable[str]) -> None:
+        self._names = {name.lower() for name in fields if not name.startswith("$")}
+        self._paths = [_steps(path) for path in fields if path.startswith("$")]
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+
+    @property
+    def rules(self) -> bool:
+        return bool(self._names or self._paths or self._patterns)
+
+    def text(self, text: str) -> str:
+        for pattern in self._patterns:
+            text = pattern.sub(REDACTED, text)
+        return text
+
+    def body(self, text: str) -> str:
+        """Return a JSON document, or any other text, redacted."""
+        try:
+            document = json.loads(text)
+        except RecursionError:
+            return REDACTED
+        except ValueError:
+            return self.text(text)
+        for path in self._paths:
+            document = _redact_path(document, path)
+        return json.dumps(self._walk(document), ensure_ascii=False)
+
+    def stream(self, text: str, *, cut: bool) -> str:
+        """Return server-sent events, each redacted by itself; the last line of a cut stream is left out."""
+        lines = text.split("\n")
+        return "\n".join(self._stream_lines(lines[:-1] if cut else lines))
+
+    def _stream_lines(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            name, colon, value = line.partition(":")
+            yield f"{name}{colon} {self.body(value.strip())}" if name == "data" and colon else self.text(line)
+
+    def _walk(self, value: Json) -> Json:
+        if isinstance(value, dict):
+            return {
+                self.text(key): REDACTED if key.lower() in self._names else self._walk(each)
+                for key, each in value.items()
+            }
+        if isinstance(value, list):
+            return [self._walk(each) for each in value]
+        if isinstance(value, bool) or value is None:
+            return value
+        redacted = self.text(str(value))  # numbers too: a card number need not be a string
+        return redacted if isinstance(value, str) or REDACTED in redacted else value
+
+
+def is_path(path: str) -> bool:
+    """Whether a field starting with `$` is a path of keys, `[*]` and `[0]`."""
+    return bool(re.fullmatch(rf"\$(?:{_STEP.pattern})+", path))
+
+
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(match[1] or f"[{match[2]}]" for match in _STEP.finditer(path))
+
+
+def _redact_path(value: Json, steps: tuple[str, ...]) -> Json:
+    if not steps:
+        return REDACTED
+    step, rest = steps[0], steps[1:]
+    if isinstance(value, dict) and step in value:
+        return {**value, step: _redact_path(value[step], rest)}
+    if isinstance(value, list) and step.startswith("["):
+        return [_redact_path(each, rest) if step in ("[*]", f"[{index}]") else each for index, each in enumerate(value)]
+    return value

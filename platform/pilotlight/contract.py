@@ -85,6 +85,7 @@ HEADER_GRAPHS: Final = "x-pilotlight-graphs"  # InferenceGraphs that a request h
 HEADER_TAG: Final = "x-pilotlight-tag"
 HEADER_TAG_KNATIVE: Final = "knative-serving-tag"
 HEADER_VERSION: Final = "x-pilotlight-version"  # of client and server, between platformctl and the control API
+HEADER_USER: Final = "x-pilotlight-user"  # who calls the control API, for its audit log
 HEADER_INFERENCE_LENGTH: Final = "inference-header-content-length"
 
 # Metrics: the only names that dashboards, rules and scaling triggers use.
@@ -108,6 +109,8 @@ METRIC_GATEWAY_REJECTED: Final = "pilotlight_gateway_requests_refused_total"
 METRIC_GATEWAY_ERRORS: Final = "pilotlight_gateway_errors_total"
 METRIC_GATEWAY_LOST: Final = "pilotlight_gateway_requests_lost_total"  # their replica exited without a response
 METRIC_GATEWAY_COLD_STARTS: Final = "pilotlight_gateway_cold_starts_total"
+METRIC_LOG_EVENTS: Final = "pilotlight_request_log_events_total"
+METRIC_AUDIT_RECORDS: Final = "pilotlight_audit_records_total"
 METRIC_REPLICAS: Final = "pilotlight_replicas"
 METRIC_REPLICA_LIMITS: Final = "pilotlight_replica_limits"
 METRIC_SCALE_DECISIONS: Final = "pilotlight_scale_decisions_total"

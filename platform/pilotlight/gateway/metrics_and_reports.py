@@ -90,7 +90,8 @@ class Totals:
 class Metrics:
     """Series by route and revision; those that left the table are dropped, so that their number stays bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, logs: Callable[[], Iterable[Family]] = tuple) -> None:
+        self._logs = logs
         self._totals: dict[Series, Totals] = {}
         self._rejected: dict[tuple[str, str, str], int] = {}  # namespace, route, reason
 
@@ -111,7 +112,8 @@ class Metrics:
         self._rejected = {key: number for key, number in self._rejected.items() if key[:2] in routes}
 
     def page(self) -> tuple[int, str, bytes]:
-        text = prometheus_text.render_families(self._families(), with_empty=True)
+        families = (*self._families(), *self._logs())
+        text = prometheus_text.render_families(families, with_empty=True)
         return 200, prometheus_text.CONTENT_TYPE, text.encode()
 
     def _families(self) -> Iterable[Family]:

@@ -8,11 +8,12 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.control_link import (
     Applied,
@@ -31,6 +32,8 @@ from pilotlight.gateway.control_link import (
 from pilotlight.gateway.listeners import Address, Listeners, Server
 from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
+from pilotlight.gateway.request_logs import RequestLogs
+from pilotlight.gateway.routing_table import Backend, Route
 
 if TYPE_CHECKING:
     from pilotlight.gateway.grpc_proxy import GrpcProxy
@@ -47,9 +50,11 @@ class Gateway:
         self._tls = tls
         self._messages: asyncio.Queue[tuple[ControlMessage, list[socket.socket], SendReply]] = asyncio.Queue()
         self._link = ControlServer(folder, self._hello, lambda *message: self._messages.put_nowait(message))
-        self._metrics = Metrics()
+        self._logs = RequestLogs(folder / "audit", lambda problem: log("request.log", problem, level="WARNING"))
+        self._metrics = Metrics(self._logs.families)
         self._admission = AccessAdmission(self._metrics.rejected)
         self._plane = DataPlane(self._link.send, self._link.send, self._admission)
+        self._plane.observers.append(self._logs.observe)
         self._grpc: GrpcProxy | None = None
         self._listeners = Listeners(self._plane, self._start_grpc, tls.http.context if tls else None)
         self._reporter = Reporter(self._plane, self._metrics.add, self._link.send)
@@ -84,6 +89,7 @@ class Gateway:
             match message:
                 case Publish(table):
                     self._listeners.update(table)
+                    self._logs.update(table)
                     self._plane.publish(table)
                     self._metrics.prune(table)
                     if self._grpc is not None:
@@ -122,6 +128,7 @@ class Gateway:
         await asyncio.gather(self._plane.drain(drain_s), *([self._grpc.drain(drain_s)] if self._grpc else []))
         self._reporter.report()
         self._reporter.close()
+        await asyncio.to_thread(self._logs.close)
         log("gateway.ended", "no requests in flight")
 
     async def _start_grpc(self, address: Address, route: Callable[[], RouteKey]) -> Server:
@@ -129,8 +136,15 @@ class Gateway:
         from pilotlight.gateway.grpc_proxy import GrpcProxy
 
         if self._grpc is None:
-            self._grpc = GrpcProxy(self._plane, self._admission, self._link.send, self._tls)
+            self._grpc = GrpcProxy(self._plane, self._admission, self._link.send, self._tls, self._audit_call)
         return await self._grpc.start(address, route)
+
+    def _audit_call(
+        self, route: Route, headers: Mapping[str, str], method: str, status: int, backend: Backend | None = None
+    ) -> None:
+        if route.audit:
+            caller, identity = self._admission.caller(route, headers), headers.get(HEADER_REQUEST_ID, "")
+            self._logs.record(route, backend, caller, identity, f"gRPC {method}", status)
 
     def _metrics_page(self) -> tuple[int, str, bytes]:
         self._reporter.report()

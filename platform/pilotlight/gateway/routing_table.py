@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from pilotlight.contract import HEADER_TAG, HEADER_TAG_KNATIVE, RESERVED_NAMES
 from pilotlight.wire.client_address import foreign_site
+from pilotlight.wire.request_log.settings import LogSettings
 from pilotlight.wire.service_access import Access, Rate
 
 HOLD_LIMIT: Final = 1000
@@ -41,6 +42,7 @@ class Backend(Struct, frozen=True):
     hold_limit: int = HOLD_LIMIT  # maximum number of held requests
     unavailable: str = ""  # why no replica will come (a model that cannot be loaded): requests get 503 at once
     starts_at: float = 0.0  # no replica starts before, after crashes; on the clock of this machine since its boot
+    digest: str = ""  # of its model, as far as it is pinned
 
 
 class Route(Struct, frozen=True):
@@ -63,6 +65,8 @@ class Route(Struct, frozen=True):
     internal: bool = False
     key: str = ""
     models: tuple[str, ...] = ()  # its names in OpenAI requests to /v1; the engine knows the first
+    request_log: LogSettings | None = None
+    audit: bool = False  # record each request in the audit log
 
 
 class Table(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -36,7 +37,7 @@ async def test_calls_of_all_four_kinds_pass(tmp_path: Path) -> None:
 
 @in_loop
 async def test_metadata_status_and_trailers_pass_both_ways(tmp_path: Path) -> None:
-    async with grpc_replica() as one, serving(tmp_path, one) as (_, port), channel(port) as opened:
+    async with grpc_replica() as one, serving(tmp_path, one, audit=True) as (_, port), channel(port) as opened:
         sent = (("x-mine", "1"), ("x-mine-bin", b"\x01\xfe"), ("x-request-id", "abc"), ("traceparent", "00-1-2-01"))
         call = unary(opened)(b"", metadata=sent)
         first, last = dict(await call.initial_metadata()), dict(await call.trailing_metadata())
@@ -53,6 +54,9 @@ async def test_metadata_status_and_trailers_pass_both_ways(tmp_path: Path) -> No
         numbers = opened.unary_stream("/test.Service/Numbers")(b"3")
         assert [await numbers.read() for _ in range(3)] == [b"0", b"1", b"2"]
         assert (await numbers.code(), await numbers.details()) == (Code.DATA_LOSS, "after three")
+        first_record = json.loads((tmp_path / "audit" / "audit.jsonl").read_bytes().splitlines()[0])
+        assert (first_record["request_id"], first_record["status"]) == ("abc", 200)
+        assert first_record["call"].startswith("gRPC /test.Service/")
 
 
 @in_loop

@@ -25,11 +25,12 @@ NAMES = {
 
 
 def samples(page: str) -> dict[tuple[str, str], float]:
-    """By name and one label that matters: the edge, the reason, else the revision."""
+    """By name and one label that matters: the edge, the reason, the revision, else the result."""
     found = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
-            label = sample.labels.get("le") or sample.labels.get("reason") or sample.labels["revision"]
+            labels = sample.labels
+            label = labels.get("le") or labels.get("reason") or labels.get("revision") or labels["result"]
             found[sample.name, label] = sample.value
     return found
 
@@ -133,3 +134,4 @@ async def test_a_real_gateways_page_tells_of_requests_at_once(tmp_path: Path) ->
         found = samples(reply.body.decode())
         assert found["pilotlight_gateway_request_duration_seconds_count", "iris-1"] == 5
         assert found["pilotlight_gateway_request_duration_seconds_sum", "iris-1"] > 0
+        assert found["pilotlight_audit_records_total", "failed"] == 0

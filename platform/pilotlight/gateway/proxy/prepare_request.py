@@ -59,7 +59,7 @@ class LiveRoute:
 
     def __init__(self, route: Route, backends: dict[str, LiveBackend], previous: "LiveRoute | None") -> None:
         self.route = route
-        self.observed = bool(route.models)  # its requests have observers
+        self.observed = bool(route.models or route.request_log or route.audit)  # its requests have observers
         self.backends = backends
         scheduler = SmoothWeightedRoundRobin({backend.revision: backend.weight for backend in route.backends})
         if previous is not None and previous._scheduler.weights == scheduler.weights:

@@ -18,6 +18,7 @@ class Lease:
         self, backend: LiveBackend, replica: LiveReplica, cold_ms: int | None, clock: Callable[[], float]
     ) -> None:
         self.replica: Replica = replica.config
+        self.config = backend.config
         self.revision = backend.config.revision
         self.split = bool(backend.revision_line)  # other revisions have a share of the traffic, too
         self.cold_ms = cold_ms  # time until the first replica was there; None without a cold start

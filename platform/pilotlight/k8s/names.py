@@ -53,6 +53,11 @@ ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # prefixes of acc
 # Names of a service's model behind the gateway's /v1, separated by commas; its engine knows the first. Empty: none.
 ANNOTATION_MODEL_NAMES: Final = f"{DOMAIN}/model-names"
 
+# Request log: options beyond those of `logger`, as YAML; on the entry workload's object the complete settings, as JSON.
+ANNOTATION_REQUEST_LOG: Final = f"{DOMAIN}/request-log"
+ANNOTATION_LOG_SETTINGS: Final = f"{DOMAIN}/request-log-settings"
+ANNOTATION_AUDIT: Final = f"{DOMAIN}/audit"  # "true": the gateway records each request in the audit log
+
 # Other annotations of a document; any unknown one under our domain is an error.
 ANNOTATION_TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
 ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
@@ -95,6 +100,7 @@ COMPONENT_ANNOTATIONS: Final = (
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_MODEL_NAMES, ANNOTATION_SIZE, ANNOTATION_CANARY,
+    ANNOTATION_REQUEST_LOG, ANNOTATION_AUDIT,
     ANNOTATION_PARK, ANNOTATION_MODEL_CACHE, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK,
     ANNOTATION_DISAGGREGATION, ANNOTATION_PAUSED, ANNOTATION_REPLAN, ANNOTATION_IMAGE_VARIANT, *RELEASE_ANNOTATIONS,
 )  # fmt: skip

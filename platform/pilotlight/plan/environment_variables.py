@@ -8,6 +8,7 @@ from pilotlight import contract
 from pilotlight.k8s import names
 from pilotlight.k8s.names import ANNOTATION_PARK
 from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.support import request_logs
 from pilotlight.plan.types import DecisionLog
 from pilotlight.spec.example_request import WARMUP_KEYS
 
@@ -88,6 +89,7 @@ def _settings(context: PlanContext, timeout_s: int) -> Iterator[tuple[str, str]]
     if context.service.annotations.get(ANNOTATION_PARK) == "true":
         yield "PARK_MEMORY", PARK_MEMORY
         yield "PARK_AFTER_S", str(PARK_AFTER_S)
+    yield from request_logs.predictor_setting(context).items()
 
 
 def decide_warmup(context: PlanContext, log: DecisionLog) -> None:

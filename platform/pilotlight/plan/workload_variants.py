@@ -12,6 +12,7 @@ from pilotlight.plan.model_storage import model_uris
 from pilotlight.plan.pods import PodTemplate, decide_template
 from pilotlight.plan.probes import progress_deadline
 from pilotlight.plan.scaling.scaling import decide_scaling, replicas_of
+from pilotlight.plan.support import request_logs
 from pilotlight.plan.types import Current, DecisionLog, Scaling, Traffic, Workload
 
 Json = Any
@@ -57,6 +58,7 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     }
     if entry and (model_names := context.model_names):
         object_annotations[names.ANNOTATION_MODEL_NAMES] = model_names
+    object_annotations |= request_logs.object_annotations(context)
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
         template=_with_revision(context, template, revision), scaling=scaling,

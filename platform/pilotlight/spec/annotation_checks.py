@@ -20,7 +20,8 @@ PREFIX: Final = f"{names.DOMAIN}/"
 OF_DOCUMENT: Final = "metadata.annotations"
 PATH: Final = "spec.canary"
 CHOICES: Final = {
-    names.ANNOTATION_PARK: ("true", "false"), names.ANNOTATION_EXPOSE: ("LoadBalancer",),
+    names.ANNOTATION_PARK: ("true", "false"), names.ANNOTATION_AUDIT: ("true", "false"),
+    names.ANNOTATION_EXPOSE: ("LoadBalancer",),
     names.ANNOTATION_ISOLATION: names.ISOLATIONS, names.ANNOTATION_MEMORY_CHECK: ("on", "off"),
     names.ANNOTATION_DISAGGREGATION: names.DISAGGREGATIONS, names.ANNOTATION_IMAGE_VARIANT: names.IMAGE_VARIANTS,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from msgspec import Struct, yaml
 from pilotlight.k8s.autoscaling_annotations import KNATIVE_AUTOSCALING
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
+from pilotlight.plan.support.request_logs import check_request_log
 from pilotlight.plan.types import DecisionLog, Mode
 
 
@@ -63,6 +64,7 @@ def check_fields(context: PlanContext, log: DecisionLog) -> None:
         log.warn("PL360", "spec.kedaConfig", f"has no effect in serverless mode: {support().reasons['knative']}")
     _check_annotations(context, log)
     _check_foreign(context, log)
+    check_request_log(context, log)
 
 
 def _check_annotations(context: PlanContext, log: DecisionLog) -> None:

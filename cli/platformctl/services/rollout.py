@@ -1,6 +1,5 @@
 """Documents to release request, then plan, show, apply and follow it: shared by `deploy`, `rollback` and `canary`."""
 
-import getpass
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ from pilotlight.release import apply as release_apply
 from pilotlight.release import history
 from pilotlight.release.apply import Apply, PreparedRelease, ReleaseRequest
 from pilotlight.release.document_changes import field_lines, service_changes
+from pilotlight.wire.machine import user_name
 from platformctl import output, targets
 from platformctl.options import ApplyOptions, DocumentOptions, note_unreachable, warn
 from platformctl.services import status_views, wait_ready
@@ -66,14 +66,6 @@ def request_from_target(
         check_stored(documents, mode)
     pinned = resolve(documents, capabilities, mode, local=target.embedded)
     return ReleaseRequest(pinned, capabilities, by=user_name())
-
-
-def user_name() -> str:
-    """Return the user who runs this command; empty: the system has no name for it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 def run(

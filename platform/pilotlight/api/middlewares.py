@@ -4,6 +4,7 @@ import hmac
 import logging
 from asyncio import IncompleteReadError
 from typing import Final
+from urllib.parse import unquote
 
 from aiohttp import web
 from msgspec import DecodeError, ValidationError
@@ -11,7 +12,7 @@ from msgspec import DecodeError, ValidationError
 from pilotlight import __version__
 from pilotlight.api.route_types import Authorizer, Handler
 from pilotlight.api.target_adapters import ALL_AREAS, AUTHORIZERS, METRICS_TOKEN, TOKEN
-from pilotlight.contract import HEADER_VERSION
+from pilotlight.contract import HEADER_USER, HEADER_VERSION
 from pilotlight.errors import (
     Conflict,
     InternalError,
@@ -22,9 +23,11 @@ from pilotlight.errors import (
     Unauthorized,
     UsageError,
 )
+from pilotlight.targets.local.control.control_audit import CALLER
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 MAX_LOGIN_BYTES: Final = 4096
+MAX_USER: Final = 200
 EXIT_CODES: Final = {400: 2, 401: 1, 403: 1, 404: 3, 405: 2, 413: 2}
 
 log = logging.getLogger("pilotlight.api")
@@ -96,6 +99,7 @@ async def authorization_middleware(request: web.Request, handler: Handler) -> we
     """Call the authorizer of the route's area."""
     authorizer = request.app[AUTHORIZERS].get(request.match_info.route.resource) or _unknown_path_authorizer(request)
     await authorizer(request)
+    CALLER.set(unquote(request.headers.get(HEADER_USER, ""))[:MAX_USER])
     return await handler(request)
 
 

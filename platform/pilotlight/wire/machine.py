@@ -1,4 +1,4 @@
-"""Readings of this machine that several processes take: free ports, CPUs, memory, the end of a log file."""
+"""Readings of this machine that several processes take: its user, free ports, CPUs, memory, the end of a log file."""
 
 import os
 import socket
@@ -10,6 +10,16 @@ LOOPBACK = "127.0.0.1"
 CONNECT_S = 3.0
 CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a very large number
+
+
+def user_name() -> str:
+    """Return the user who runs this process; empty: the system has no name for it."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def free_port(preferred: int = 0) -> int:

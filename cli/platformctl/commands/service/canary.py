@@ -10,6 +10,7 @@ from pilotlight.canaries import stored_history
 from pilotlight.canaries.start_request import CanaryRequest, running_canary
 from pilotlight.errors import UsageError
 from pilotlight.release import apply, history
+from pilotlight.wire.machine import user_name
 from platformctl import completion, options, output, targets
 from platformctl.canary import follow as canary_follow
 from platformctl.canary import start as canary_start
@@ -105,7 +106,7 @@ def _request_from_canary(document_options: options.DocumentOptions, target: "Tar
         hint = f"platformctl canary start {document_options.names[0]} ./model.onnx"
         raise UsageError(f"give a MODEL or -f FILE: no canary of {'/'.join(key)} runs", hint)
     read = apply.read_release(running.release, document_options.sets)
-    return apply.ReleaseRequest(*read, by=rollout.user_name())
+    return apply.ReleaseRequest(*read, by=user_name())
 
 
 @canary.command(short_help="Show its step and its checks.")

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from pilotlight import __version__
-from pilotlight.contract import HEADER_VERSION
+from pilotlight.contract import HEADER_USER, HEADER_VERSION
 from pilotlight.errors import (
     Conflict,
     InternalError,
@@ -39,6 +39,7 @@ from pilotlight.targets.target import (
     ServiceStatus,
     Share,
 )
+from pilotlight.wire.machine import user_name
 
 Json = Any
 T = TypeVar("T")
@@ -212,6 +213,7 @@ class LocalTarget:
         """Send one request; raise the error of a response that is no success."""
         connection = HTTPConnection(self.address.host, self.address.port, timeout=timeout)
         headers = {"Authorization": f"Bearer {self.address.token}", HEADER_VERSION: __version__}
+        headers[HEADER_USER] = quote(user_name())
         try:
             connection.request(method, where, body, headers)
             response = connection.getresponse()

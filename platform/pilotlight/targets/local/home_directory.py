@@ -27,6 +27,7 @@ class Home:
         self.restart_command = root / "daemon.command"
         self.gateway_socket = root / "gateway.sock"
         self.logs = root / "logs"
+        self.audit = root / "audit"  # wire/request_log/audit_log.py; written by control process and gateway
         self.run = root / "run"  # of running processes: exit statuses, sockets of pilot lights, endpoints for routers
         self.parent_lock = self.run / "parent.lock"
         self.sockets = self.run / "replicas"  # a folder for each replica; only its owner may enter it

@@ -6,16 +6,19 @@ Every service has an HTTP port. Only a service whose manifests send requests to 
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Final, Literal
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX, GRPC_PORT
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.k8s.access_annotations import access, rate
+from pilotlight.k8s.names import ANNOTATION_AUDIT, ANNOTATION_LOG_SETTINGS
 from pilotlight.targets.local.control.service_state import ServiceRun, Shares
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink
 from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.store.store import EventRecorder, Store
+from pilotlight.wire.request_log.settings import LogSettings, decode
 
 Ready = Callable[[str, str], Sequence[Replica]]  # namespace, revision → ready replicas
 Key = Callable[[str, str], str]  # namespace, workload → key that other components must send
@@ -44,6 +47,7 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
             spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.ports["http"], timeout_s=first.timeout_s,
             access=access(spec.access), rate=rate(spec.access), grpc_port=run.ports["grpc"],
             key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "", models=spec.models,
+            request_log=_request_log(spec), audit=spec.logging.get(ANNOTATION_AUDIT) == "true",
         )  # fmt: skip
     for workload in spec.workloads:
         if workload.name not in entries:
@@ -52,6 +56,13 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
                 spec.namespace, workload.name, inner, timeout_s=workload.revision.timeout_s, internal=True,
                 key=key(spec.namespace, workload.name),
             )  # fmt: skip
+
+
+def _request_log(spec: ServiceSpec) -> LogSettings | None:
+    """Return the settings of the request log; None if they cannot be read: one service must not stop the others."""
+    with suppress(ValueError):
+        return decode(spec.logging[ANNOTATION_LOG_SETTINGS]) if ANNOTATION_LOG_SETTINGS in spec.logging else None
+    return None
 
 
 def _backends(run: ServiceRun, workload: WorkloadSpec, shares: Shares, weight: int, ready: Ready) -> Iterator[Backend]:
@@ -79,6 +90,7 @@ def _backend(
         hold_s=min(spec.timeout_s, spec.progress_deadline_s),
         unavailable="" if ready or state is None else run.unavailable_reason(state),
         starts_at=state.next_start if state else 0.0,
+        digest=spec.container.model_digest,
     )  # fmt: skip
 
 

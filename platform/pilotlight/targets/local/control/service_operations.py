@@ -25,6 +25,7 @@ from pilotlight.k8s.timestamps import parse_utc, utc_now
 from pilotlight.prometheus.client import range_query
 from pilotlight.targets.local import model_environments
 from pilotlight.targets.local.control import persistence
+from pilotlight.targets.local.control.control_audit import ControlAudit
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.rollback_candidates import rollback_candidates, with_failed_revisions
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
@@ -65,6 +66,7 @@ class Engine:
         self.store = Store.open(home.database)
         self.reconciler = Reconciler(home, settings, self.store, clock, launchers)
         self._record_event = self.reconciler.events.record
+        self._audit = ControlAudit(home)
         self._clock = clock
         self._collector: asyncio.Task[None] | None = None
         self.reconciler.on_failing_answers = self._roll_back
@@ -122,6 +124,7 @@ class Engine:
             self.store.set_note(key, generation, release.note)
         text = f"generation {generation} on {spec.target}: {release.note or 'deploy'}"
         self._record_event(key, f"Service/{key[1]}", "Deployed", text)
+        self._audit.record("deploy", spec, text, release.by)
         return self._reconcile(run)
 
     def _roll_back(self, run: ServiceRun, revision: Revision) -> None:
@@ -204,6 +207,7 @@ class Engine:
             self._set_overrides(run, workload, {**traffic, **(bounds or {})})
         summary = ", ".join(f"{name} {value}" for name, value in (bounds or {}).items()) or "reset to the manifest"
         self._record_event(key, f"Service/{key[1]}", "Scaled", f"manual: {summary}")
+        self._audit.record("scale", run.spec, summary)
         return self._reconcile(run)
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
@@ -221,6 +225,7 @@ class Engine:
             self._set_overrides(run, workload, {**(run.overrides.get(workload) or {}), "traffic": traffic})
         summary = ", ".join(f"{share.revision} {share.percent} %" for share in shares or ()) or "reset to the manifest"
         self._record_event(key, f"Service/{key[1]}", "TrafficChanged", f"manual: {summary}")
+        self._audit.record("traffic", run.spec, summary)
         return self._reconcile(run)
 
     async def query(self, promql: str) -> Sequence[Sample]:
@@ -273,6 +278,7 @@ class Engine:
         self.store.begin_delete(key)
         run.deleting = True
         self._record_event(key, f"Service/{key[1]}", "Deleted", "its replicas are draining")
+        self._audit.record("delete", run.spec, "")
         self.reconciler.reconcile(run)
 
     @property

@@ -89,7 +89,15 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
     if refused:
         raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
     return ServiceSpec(
-        namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), access, exposed, _models(objects, entry)
+        namespace,
+        service,
+        workloads,
+        entry,
+        tuple(dict.fromkeys(hosts)),
+        access,
+        exposed,
+        _models(objects, entry),
+        _logging(objects, entry),
     )
 
 
@@ -261,6 +269,14 @@ def _is_hidden(workload: Object) -> bool:
 def _models(objects: Objects, entry: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     entries = [each for each in objects.workloads() if name_of(each) in dict(entry)]
     return next(filter(None, (names.model_names(mapping_at(each, "metadata", "annotations")) for each in entries)), ())
+
+
+def _logging(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Return the annotations of request log and audit of the entry workload."""
+    entries = (each for each in objects.workloads() if entry and name_of(each) == entry[0][0])
+    written = [mapping_at(each, "metadata", "annotations") for each in entries]
+    keys = (names.ANNOTATION_LOG_SETTINGS, names.ANNOTATION_AUDIT)
+    return {key: str(each[key]) for each in written for key in keys if key in each}
 
 
 def _access(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str]:

@@ -77,6 +77,11 @@ class ContainerSpec:
     pull_policy: str = ""  # Always, IfNotPresent or Never; empty: as the launcher does
 
     @property
+    def model_digest(self) -> str:
+        """Digests of its models, as far as they are pinned."""
+        return ",".join(sorted(pin.digest for pin in self.pins.values()))
+
+    @property
     def own_health(self) -> bool:
         """Whether it has the health endpoints of our servers, and a failed model ends it; not of a microservice."""
         return is_predictor_image(self.image) and self.env.get(ENV_MICROSERVICE, "").lower() not in ("1", "true")
@@ -140,6 +145,7 @@ class ServiceSpec:
     access: Mapping[str, str] = field(default_factory=dict)  # pilotlight.dev/auth-* and rate-limit annotations
     exposed: bool = True  # by the gateway; else only who knows a replica's address can call it
     models: tuple[str, ...] = ()  # names of its model behind /v1
+    logging: Mapping[str, str] = field(default_factory=dict)  # annotations of request log and audit
 
     @property
     def target(self) -> str:

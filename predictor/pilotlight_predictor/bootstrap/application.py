@@ -30,6 +30,8 @@ from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.server.server_state import Lifecycle, ServerState
 
 if TYPE_CHECKING:
+    from pilotlight.wire.request_log.sender import RequestLog
+    from pilotlight.wire.request_log.settings import LogSettings
     from pilotlight_predictor.frontends.tls import PortTls
     from pilotlight_predictor.metrics.gpu_readings import GpuSampler
     from pilotlight_predictor.observability.tracing import Tracer
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.workers.worker import WorkerProcess
 
 FREE_S: Final = 5.0
+FLUSH_S: Final = 5.0  # of the request log
 RECOVERY_INTERVAL_S: Final = 0.5
 WATCH_INTERVAL_S: Final = 1.0
 GIL_MARGIN_S: Final = 10.0  # beyond the limit of other executions
@@ -74,6 +77,7 @@ class Application:
         port = reserve_port(settings.server, worker.grpc if worker is not None else None)
         self.rpc = GrpcServer(port, settings) if port is not None else None
         self._tracer: Tracer | None = None
+        self._request_log: RequestLog | None = None
         self._gpus: GpuSampler | None = None
 
     def _create_dispatcher(
@@ -120,6 +124,8 @@ class Application:
         # observability/tracing.py reads these variables.
         traced = settings.otel_endpoint or any(name.startswith(TRACES) for name in os.environ)
         observe = [_log_and_continue("traces", self._observe_requests)] if settings.access_log or traced else []
+        if settings.request_log is not None:
+            self._log_requests(settings.request_log)
         observed = asyncio.gather(*observe)
         loading = asyncio.ensure_future(self._load(observed))
         loading.add_done_callback(lambda _: gc.enable())
@@ -228,6 +234,14 @@ class Application:
         observer = RequestObserver(settings.access_log, self._tracer)
         self._dispatcher.observer = observer if observer.enabled else None
 
+    def _log_requests(self, settings: "LogSettings") -> None:
+        from pilotlight.wire.request_log.sender import RequestLog
+        from pilotlight_predictor.frontends.http.request_log import RequestLogger
+
+        self._request_log = RequestLog(settings, lambda problem: log("request.log", problem, level="WARNING"))
+        self.server.metrics.log_counts = self._request_log.counts
+        self._dispatcher.request_logger = RequestLogger(self._request_log, self._settings.observability.revision)
+
     async def _recover(self) -> None:
         """Become ready after a failed start once a poll or an operator has loaded the missing models."""
         while True:
@@ -281,6 +295,8 @@ class Application:
         self.server.control.close()
         if self._tracer is not None:
             await in_thread(self._tracer.close)
+        if (request_log := self._request_log) is not None:
+            await in_thread(lambda: request_log.close(FLUSH_S))
         if self._gpus is not None:
             await in_thread(self._gpus.stop)
         for http_server in self._http_servers[1:]:

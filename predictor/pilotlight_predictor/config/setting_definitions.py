@@ -5,7 +5,7 @@ parsed at start and passed down. Precedence: flag > environment > file > implied
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight import contract
 from pilotlight_predictor.config import value_types
@@ -23,6 +23,9 @@ from pilotlight_predictor.config.value_types import (
     choice,
     count,
 )
+
+if TYPE_CHECKING:
+    from pilotlight.wire.request_log.settings import LogSettings
 
 MIN_HUNG_S: Final = 10.0
 MAX_HUNG_S: Final = 600.0  # without a deadline
@@ -311,6 +314,10 @@ class ObservabilitySettings(SettingsGroup):
     )  # fmt: skip
     log_level: str = setting("info", choice("debug", "info", "warning", "error"), "--log-level", "Minimum log level.")
     access_log: bool = setting(False, BOOL, "--access-log", "Log a line per request.")
+    request_log: "LogSettings | None" = setting(
+        None, value_types.LOG, "--request-log",
+        "Send inference requests and responses to a sink, as `logger` of an InferenceService; JSON that render writes.",
+    )  # fmt: skip
     files_dir: str = setting(
         "", TEXT, "--files-dir",
         "Directory of trace and log files that an admin's request names (docs/how-to/migrate-triton.md); empty: not"

@@ -5,7 +5,10 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from pilotlight.wire.request_log.settings import LogSettings
 
 TRUE = frozenset({"true", "1", "yes", "on"})
 FALSE = frozenset({"false", "0", "no", "off"})
@@ -120,6 +123,12 @@ def pins(text: str) -> dict[str, Any]:
     return documents
 
 
+def request_log(text: str) -> "LogSettings":
+    from pilotlight.wire.request_log.settings import decode
+
+    return decode(text)
+
+
 def choice(*words: str, also: dict[str, str] | None = None) -> ValueKind:
     """Return the kind of one of `words`; `also` maps alternative spellings to them."""
     allowed = {word: word for word in words} | (also or {})
@@ -147,6 +156,7 @@ MILLISECONDS = ValueKind("MS", "a number of milliseconds, 0 or greater", amount)
 NETWORKS = ValueKind("CIDR", "a network such as 10.0.0.0/8", network, "list")
 PINS = ValueKind("JSON", "a JSON object of URIs and their pins, as `python -m pilotlight_predictor pin` prints", pins)
 PARAMETERS = ValueKind("NAME=VALUE", "a name, = and a value", parameter, "map")
+LOG = ValueKind("JSON", "the settings of a request log, as `platformctl render` writes them", request_log)
 PICKLES = ValueKind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
 PORT = ValueKind("PORT", "a port from 0 to 65535", lambda value: integer(value, 0, 65535))
 PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off", port)

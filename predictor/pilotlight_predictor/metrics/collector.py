@@ -22,6 +22,10 @@ def collect(metrics: Metrics) -> list[Family]:
         families[contract.METRIC_REQUEST_DURATION].add(histogram, {**identity, **labels})
     families[contract.METRIC_IN_FLIGHT].add(metrics.in_flight, identity)
     families[contract.METRIC_RESPONSES_REFUSED].add(metrics.responses_refused, identity)
+    if metrics.log_counts is not None:
+        for result in ("sent", "dropped", "failed"):
+            count = getattr(metrics.log_counts, result)
+            families[contract.METRIC_LOG_EVENTS].add(count, {**identity, "result": result})
     for stats in metrics.models.values():
         _model(families, identity, stats)
     _queues(families, metrics)

@@ -14,6 +14,7 @@ from pilotlight_predictor.metrics.cpu_readings import CpuMeter
 from pilotlight_predictor.metrics.model_stats import Histogram, ModelStats
 
 if TYPE_CHECKING:
+    from pilotlight.wire.request_log.sender import LogCounts
     from pilotlight_predictor.metrics.custom import CustomMetrics
     from pilotlight_predictor.metrics.exposition import Family
     from pilotlight_predictor.metrics.gpu_readings import GpuSample
@@ -53,6 +54,7 @@ class Metrics:
         self.cold_start: dict[str, float] = {}
         self.queue_depths: Callable[[], Iterable[QueueDepth]] = tuple
         self.model_states: Callable[[], Iterable[ModelState]] = tuple
+        self.log_counts: LogCounts | None = None  # of the request log
         self.parked: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.gpus: Callable[[], Sequence[GpuSample]] = tuple
         self.cpu = CpuMeter()

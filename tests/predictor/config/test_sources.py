@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pilotlight.wire.request_log.settings import LogSettings
 from pilotlight_predictor.config import Settings, parse, value_types
 from pilotlight_predictor.config.settings_table import ROWS, SettingRow
 
@@ -19,6 +20,7 @@ SAMPLES: dict[value_types.ValueKind, tuple[str, Any]] = {
     value_types.NETWORKS: ("10.0.0.0/8", ("10.0.0.0/8",)),
     value_types.PARAMETERS: ("task=fill-mask", {"task": "fill-mask"}),
     value_types.PICKLES: ("w.pkl=" + "aB" * 32, {"w.pkl": "ab" * 32}),
+    value_types.LOG: ('{"url":"http://sink/"}', LogSettings("http://sink/")),
     value_types.PINS: ('{"s3://b/m": {"size": 1}}', {"s3://b/m": {"size": 1}}),
     value_types.PORT: ("9123", 9123),
     value_types.PORT_OR_OFF: ("9123", 9123),
@@ -87,7 +89,7 @@ def test_each_key_of_the_file_sets_its_setting(row: SettingRow, path: str, tmp_p
     shown = (
         f"[{text}]" if row.kind.many == "list" else f"{{{text.replace('=', ': ')}}}" if row.kind.many == "map" else text
     )
-    shown = f"'{text}'" if row.kind is value_types.PINS else shown  # JSON as text
+    shown = f"'{text}'" if row.kind in (value_types.PINS, value_types.LOG) else shown  # JSON as text
     file = tmp_path / "inference.yaml"
     file.write_text("\n".join([*lines, f"{'  ' * len(sections)}{name}: {shown}"]))
     assert get(parse([*model(row), *mode(row), "--config", str(file)], {}), row.key) == value

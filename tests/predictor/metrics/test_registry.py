@@ -17,6 +17,7 @@ from pilotlight.contract import (
     METRIC_QUEUE_SECONDS,
     METRIC_REQUEST_DURATION,
 )
+from pilotlight.wire.request_log.sender import LogCounts
 from pilotlight_predictor.config import ObservabilitySettings
 from pilotlight_predictor.metrics import Metrics, ModelState, QueueDepth, identity_labels
 from pilotlight_predictor.metrics.collector import collect
@@ -46,6 +47,7 @@ def busy_metrics() -> Metrics:
     metrics.record_load("iris", 1, {"fetch": 0.5, "load": 1.5}, total=1.75)
     metrics.wake("iris", 1).observe(0.2)
     metrics.cold_start = {"boot": 0.125}
+    metrics.log_counts = LogCounts(sent=2)
     return metrics
 
 

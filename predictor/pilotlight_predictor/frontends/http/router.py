@@ -22,6 +22,7 @@ from pilotlight_predictor.observability.logs import log, new_request_id
 if TYPE_CHECKING:
     from pilotlight_predictor.config import Limits, Settings
     from pilotlight_predictor.frontends.http.access_log import RequestObserver
+    from pilotlight_predictor.frontends.http.request_log import RequestLogger
     from pilotlight_predictor.server.handler_context import Server
 
 # A handler returns a response, an awaitable of one, or None if it calls `request.finish` itself.
@@ -80,6 +81,7 @@ class Dispatcher:
         self._shapes = _by_length(protocols)
         self._cache: dict[tuple[str, str], Match] = {}
         self.observer: RequestObserver | None = None
+        self.request_logger: RequestLogger | None = None
 
     def match(self, method: str, path: str) -> Match:
         """Return the route of a path. Raises NotFound or MethodNotAllowed."""
@@ -172,6 +174,8 @@ class Dispatcher:
         request.params = match.params
         if self.observer is not None:
             self.observer.attach(request, match.route.pattern)
+        if self.request_logger is not None and match.route.action is Action.INFER:
+            self.request_logger.attach(request)
         if "content-encoding" in request.headers:
             spawn(self._unpack_and_handle(request, match))
         else:

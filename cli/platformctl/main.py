@@ -66,6 +66,7 @@ VERBS = {
     "lint": Verb("document.lint", "Find dangerous settings in ScaledObjects, Knative Services, workloads.", DOCUMENTS),
     "microservice": Verb("microservice.lifecycle", "Start, call and stop a single model on any platform.", OTHER),
     "controller": Verb("platform.controller", "Reconcile the InferenceServices of a cluster.", PLATFORM),
+    "audit": Verb("platform.audit", "Check the audit log of requests and deploys.", PLATFORM),
     "api": Verb("platform.api", "Serve the control API, or manage its keys.", PLATFORM),
     "serve": Verb("model.predictor", "Serve models in the foreground, without a platform.", START),
     "fetch": Verb("model.predictor", "Download a model: URI DIR.", OTHER),

@@ -422,6 +422,15 @@ def test_history_lists_releases_with_their_change_and_which_serves(call: Call, n
     assert call("history", "nosuch").code == 3
 
 
+def test_the_audit_log_names_who_deployed_which_model(call: Call, platform: Platform) -> None:
+    assert json.loads(call("audit", "verify", "-o", "json").out)["records"] > 1
+    lines = (platform.home.audit / "audit.jsonl").read_text().splitlines()
+    deploys = [record for record in map(json.loads, lines) if record["event"] == "deploy"]
+    assert {record["caller"] for record in deploys} >= {getpass.getuser()}
+    assert any(record["service"] == "iris" and record["digest"].startswith("sha256:") for record in deploys)
+    assert any("rollback to generation" in record["detail"] for record in deploys)
+
+
 def test_a_replica_that_does_not_exist_is_an_error_that_lists_those_there_are(call: Call, platform: Platform) -> None:
     done = call("logs", "iris", "--replica", "xx")
     assert done.code == 3

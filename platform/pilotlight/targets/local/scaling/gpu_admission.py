@@ -1,0 +1,232 @@
+"""GPU admission on one machine: which waiting replicas get GPUs, and which holders leave for them. Pure.
+
+Replicas that wait are served in order of arrival. One that cannot start yet reserves the GPUs that it will get, so that
+a smaller one behind it cannot overtake it there: each GPU has a queue. Idle holders leave for it, the least recently
+used first. After `patience_s` busy ones leave too, the longest resident first, so that no model waits without bound;
+none leaves before its residence time is over, so that models do not displace each other all the time.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from pilotlight.k8s.quantities import mebibytes
+
+GpuId = int | str
+WHOLE: Final = 0  # as an amount of memory: all of the device, shared with no other replica
+# Which holders may leave for a replica: none; idle ones; after `patience_s` busy ones too.
+Claim = Literal["none", "idle", "busy"]
+
+
+class Gpu(NamedTuple):
+    """`outside`: bytes in use by programs and parked processes that hold nothing here. Memory 0: not known."""
+
+    id: GpuId
+    memory: int = 0
+    outside: int = 0
+
+
+class Holder(NamedTuple):
+    """Replica that holds `memory` bytes of each of its GPUs. Times are monotonic seconds."""
+
+    replica: str
+    service: str
+    gpus: tuple[GpuId, ...]
+    memory: int = WHOLE
+    leaving: bool = False  # it is being parked or stopped
+    evictable: bool = False  # its lower bound is zero and it is not pinned
+    busy: bool = False
+    ready_at: float | None = None  # None: it is starting
+    load_s: float = 0.0
+    last_used: float = 0.0
+
+
+class Waiter(NamedTuple):
+    """Replica that needs `memory` bytes of each of `number` GPUs; a parked process can only have its own, `gpus`."""
+
+    replica: str
+    service: str
+    number: int
+    memory: int = WHOLE
+    gpus: tuple[GpuId, ...] = ()
+    since: float = 0.0
+    claim: Claim = "none"
+
+
+class Rules(NamedTuple):
+    residence_s: float = 10.0  # a holder stays ready at least this long, and as long as its load took
+    patience_s: float = 30.0  # before busy holders leave for a replica with waiting requests
+
+
+DEFAULT_RULES: Final = Rules()
+
+
+class Eviction(NamedTuple):
+    replica: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Admission:
+    """`moves`: parked replicas to end, since they can start on other GPUs. `reasons`: why the others wait."""
+
+    admitted: dict[str, tuple[GpuId, ...]] = field(default_factory=dict)
+    evictions: list[Eviction] = field(default_factory=list)
+    moves: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def admit(
+    now: float, gpus: Sequence[Gpu], holders: Iterable[Holder], waiting: Iterable[Waiter], rules: Rules = DEFAULT_RULES
+) -> Admission:
+    """Return what to start, park and stop now. Called again whenever something has changed, and every second."""
+    queue = _Queue(now, gpus, list(holders), rules)
+    for waiter in sorted(waiting, key=lambda each: each.since):
+        queue.place(waiter)
+    return queue.result
+
+
+def impossible(count: int, memory: int, gpus: Sequence[Gpu]) -> str:
+    """Return why no GPUs of this machine can ever hold that; empty: they can."""
+    if count > len(gpus):
+        available = f"this machine has {len(gpus)}" if gpus else "this machine has none"
+        return f"needs {count} GPU{'s' if count > 1 else ''}, but {available}"
+    large = sorted((gpu.memory for gpu in gpus), reverse=True)[:count]
+    if memory and large and large[-1] and memory > large[-1]:
+        largest = "the largest GPU of this machine has" if count == 1 else f"{count} GPUs of this machine have"
+        return f"needs {mebibytes(memory)} of GPU memory, but {largest} {mebibytes(large[-1])}"
+    return ""
+
+
+def described(count: int, memory: int) -> str:
+    """Return a need as text: a GPU, 8Gi of a GPU, 2 GPUs."""
+    what = "a GPU" if count == 1 else f"{count} GPUs"
+    return f"{mebibytes(memory)} of {what}" if memory else what
+
+
+class _Queue:
+    """Places waiters one after the other.
+
+    `_present` is what each GPU holds until those that leave have left, `_future` what it holds after that. A replica
+    starts only where it fits into both; it reserves in `_future` alone.
+    """
+
+    def __init__(self, now: float, gpus: Sequence[Gpu], holders: Sequence[Holder], rules: Rules) -> None:
+        self._now, self._gpus, self._holders, self._rules = now, gpus, holders, rules
+        self._present = {gpu.id: [each for each in holders if gpu.id in each.gpus] for gpu in gpus}
+        self._future = {name: [each for each in held if not each.leaving] for name, held in self._present.items()}
+        self.result = Admission()
+
+    def place(self, waiter: Waiter) -> None:
+        if problem := impossible(waiter.number, waiter.memory, self._gpus):
+            self.result.reasons[waiter.replica] = problem
+            return
+        own = [gpu for gpu in self._gpus if not waiter.gpus or gpu.id in waiter.gpus]
+        if chosen := self._free(waiter, own):
+            self.result.admitted[waiter.replica] = chosen
+            self._occupy(waiter, chosen, self._present, self._future)
+            return
+        self.result.reasons[waiter.replica] = self._reason(waiter, own)
+        if (plan := self._plan(waiter, own)) is not None:
+            self._evict(waiter, plan)
+        elif waiter.gpus and (elsewhere := self._free(waiter, self._gpus)):
+            self.result.moves.append(waiter.replica)
+            self._occupy(waiter, elsewhere, self._future)
+        elif waiter.claim == "busy" and (later := self._plan(waiter, own, eventually=True)) is not None:
+            self._occupy(waiter, tuple(later), self._future)  # bounded by `patience_s` and the residence of holders
+
+    def _free(self, waiter: Waiter, gpus: Sequence[Gpu]) -> tuple[GpuId, ...]:
+        """Return the GPUs where it can start now: the fullest ones that it fits into; for whole ones the least used."""
+        free = [gpu for gpu in gpus if self._fits(waiter, gpu, self._present) and self._fits(waiter, gpu, self._future)]
+        free.sort(key=lambda gpu: _left(gpu, self._present[gpu.id]) if waiter.memory else gpu.outside)
+        return tuple(gpu.id for gpu in free[: waiter.number]) if len(free) >= waiter.number else ()
+
+    def _fits(
+        self, waiter: Waiter, gpu: Gpu, held: dict[GpuId, list[Holder]], without: Collection[Holder] = ()
+    ) -> bool:
+        others = [each for each in held[gpu.id] if each not in without]
+        if not waiter.memory or not gpu.memory or any(not each.memory for each in others):
+            return not others
+        return min(waiter.memory, gpu.memory) <= _left(gpu, others)
+
+    def _plan(
+        self, waiter: Waiter, gpus: Sequence[Gpu], *, eventually: bool = False
+    ) -> dict[GpuId, list[Holder]] | None:
+        """Return the GPUs that it will get with the holders that leave them, all or nothing; None: not yet.
+
+        `eventually`: the holders that may leave at some time, whether or not they may now.
+        """
+        found = {gpu.id: victims for gpu in gpus if (victims := self._victims(waiter, gpu, eventually)) is not None}
+        if len(found) < waiter.number:
+            return None
+        return dict(sorted(found.items(), key=lambda each: self._cost(each[1]))[: waiter.number])
+
+    def _victims(self, waiter: Waiter, gpu: Gpu, eventually: bool) -> list[Holder] | None:
+        victims: list[Holder] = []
+        candidates = (each for each in self._future[gpu.id] if self._may_leave(each, waiter, eventually))
+        for holder in sorted(candidates, key=_recency):
+            if self._fits(waiter, gpu, self._future, victims):
+                break
+            victims.append(holder)
+        if not self._fits(waiter, gpu, self._future, victims):
+            return None
+        for holder in reversed(victims):  # the memory of a later one may have made an earlier one unnecessary
+            others = [each for each in victims if each is not holder]
+            if self._fits(waiter, gpu, self._future, others):
+                victims = others
+        return victims
+
+    def _may_leave(self, holder: Holder, waiter: Waiter, eventually: bool) -> bool:
+        if not holder.evictable or waiter.claim == "none":
+            return False
+        if eventually:
+            return True
+        if holder.ready_at is None or self._now < self._resident_until(holder):
+            return False
+        return not holder.busy or (waiter.claim == "busy" and self._now - waiter.since >= self._rules.patience_s)
+
+    def _resident_until(self, holder: Holder) -> float:
+        start = self._now if holder.ready_at is None else holder.ready_at
+        return start + max(self._rules.residence_s, holder.load_s)
+
+    def _cost(self, victims: Sequence[Holder]) -> tuple[bool, float, float]:
+        """Return the sort key of a GPU: idle victims first, those that may leave soonest, the least recently used."""
+        until = max((self._resident_until(each) for each in victims), default=0.0)
+        used = max((each.last_used for each in victims), default=0.0)
+        return any(each.busy for each in victims), max(until, self._now), used
+
+    def _evict(self, waiter: Waiter, plan: dict[GpuId, list[Holder]]) -> None:
+        for gpu, victims in plan.items():
+            for victim in victims:
+                need = f"{mebibytes(waiter.memory)} of GPU {gpu}" if waiter.memory else f"GPU {gpu}"
+                reason = f"{waiter.service} needs {need}, idle for {self._now - victim.last_used:.0f} s"
+                if victim.busy:
+                    reason = f"{waiter.service} has waited {self._now - waiter.since:.0f} s for {need}"
+                if victim.replica not in {each.replica for each in self.result.evictions}:
+                    self.result.evictions.append(Eviction(victim.replica, reason))
+        gone = {each.replica for each in self.result.evictions}
+        for held in self._future.values():
+            held[:] = [each for each in held if each.replica not in gone]
+        self._occupy(waiter, tuple(plan), self._future)
+
+    def _occupy(self, waiter: Waiter, gpus: tuple[GpuId, ...], *tables: dict[GpuId, list[Holder]]) -> None:
+        holder = Holder(waiter.replica, waiter.service, gpus, waiter.memory)
+        for table in tables:
+            for gpu in gpus:
+                table[gpu].append(holder)
+
+    def _reason(self, waiter: Waiter, gpus: Sequence[Gpu]) -> str:
+        services = sorted({each.service for gpu in gpus for each in self._present[gpu.id]})
+        holders = f"held by {', '.join(services) or 'other programs'}"
+        if waiter.gpus:
+            return f"parked, and waiting for its GPU {holders}"
+        in_use = sum(map(bool, self._present.values()))
+        return f"waiting for {described(waiter.number, waiter.memory)} {holders} ({in_use} of {len(self._gpus)} in use)"
+
+
+def _left(gpu: Gpu, held: Iterable[Holder]) -> int:
+    return gpu.memory - gpu.outside - sum(each.memory for each in held)
+
+
+def _recency(holder: Holder) -> tuple[bool, float]:
+    return holder.busy, (holder.ready_at or 0.0) if holder.busy else holder.last_used

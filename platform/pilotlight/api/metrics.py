@@ -35,6 +35,8 @@ async def metrics(request: web.Request) -> web.Response:
     if engine := request.app.get(ENGINE):
         runs = list(engine.reconciler.runs.values())
         scaling = metrics_export.scaling(runs, statuses, engine.reconciler.clock())
+        replicas = engine.reconciler.supervisor.replicas()
+        scaling += metrics_export.gpus(replicas, engine.reconciler.gpus.wait_seconds(), engine.reconciler.gpus.memory)
     text = prometheus_text.render_families([control_metrics.replicas(statuses), *scaling, *canaries])
     return web.Response(body=text.encode(), headers={"Content-Type": prometheus_text.CONTENT_TYPE})
 

@@ -26,6 +26,7 @@ from pilotlight.gateway import process
 from pilotlight.observability.bounded_stderr import BoundedStderrHandler
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_settings
 from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
+from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, Rules
 from pilotlight.wire.machine import free_port
 
 if TYPE_CHECKING:
@@ -52,12 +53,14 @@ class Options:
     foreground: bool = False  # without a parent process: systemd, for one, restarts it
     https: HttpsSettings | None = None
     allowed_hosts: tuple[str, ...] = ()
+    gpu_rules: Rules = DEFAULT_RULES
 
     def command(self) -> tuple[str, ...]:
         """Return the command that starts the same control process again."""
         flags = (
             "--gateway-port", self.gateway_port, "--api-port", self.api_port, "--service-ports", self.service_ports,
-            "--scale-to-zero-grace", self.zero_grace_s,
+            "--scale-to-zero-grace", self.zero_grace_s, "--gpu-residence", self.gpu_rules.residence_s,
+            "--gpu-patience", self.gpu_rules.patience_s,
         )  # fmt: skip
         prometheus = ("--prometheus", self.prometheus) if self.prometheus else ()
         pilot_light = () if self.pilot_light else ("--no-pilot-light",)
@@ -76,6 +79,7 @@ class Options:
         return ReconcilerSettings(
             self.gateway_port, self.service_ports, prometheus, self.pilot_light, self.zero_grace_s,
             https=self.https, allowed_hosts=self.allowed_hosts, console=f"http://127.0.0.1:{self.api_port}/console",
+            gpu_rules=self.gpu_rules,
         )  # fmt: skip
 
 
@@ -98,6 +102,14 @@ def options(argv: Sequence[str]) -> Options:
         "--scale-to-zero-grace", type=float, default=variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0"),
         help="grace period in seconds after the window before the last replica is stopped (Knative: 30)",
     )  # fmt: skip
+    parser.add_argument(
+        "--gpu-residence", type=float, default=variable("PILOTLIGHT_GPU_RESIDENCE", DEFAULT_RULES.residence_s),
+        help="seconds that a model keeps its GPU memory at least",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gpu-patience", type=float, default=variable("PILOTLIGHT_GPU_PATIENCE", DEFAULT_RULES.patience_s),
+        help="seconds after which busy models leave a GPU for requests that wait",
+    )  # fmt: skip
     parser.add_argument("--allowed-hosts", default="", help="additional allowed Host and Origin names, comma separated")
     parser.add_argument("--https", default="", help="host:port of an HTTPS listener, with the files below")
     for flag in ("--tls-cert", "--tls-key", "--tls-client-ca"):
@@ -113,6 +125,7 @@ def options(argv: Sequence[str]) -> Options:
         args.foreground,
         https_settings(args.https, args.tls_cert, args.tls_key, args.tls_client_ca),
         tuple(name.strip().lower() for name in args.allowed_hosts.split(",") if name.strip()),
+        Rules(args.gpu_residence, args.gpu_patience),
     )  # fmt: skip
 
 

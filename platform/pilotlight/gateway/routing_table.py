@@ -41,6 +41,7 @@ class Backend(Struct, frozen=True):
     hold_s: float = 300.0  # maximum time that a request is held
     hold_limit: int = HOLD_LIMIT  # maximum number of held requests
     unavailable: str = ""  # why no replica will come (a model that cannot be loaded): requests get 503 at once
+    pending: str = ""  # what its next replica waits for, such as GPU memory
     starts_at: float = 0.0  # no replica starts before, after crashes; on the clock of this machine since its boot
     digest: str = ""  # of its model, as far as it is pinned
 

@@ -67,6 +67,9 @@ ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
 ANNOTATION_MODEL_CACHE: Final = f"{DOMAIN}/model-cache"  # "pvc://CLAIM" or "hostPath:/path", shared by revisions
 ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: spec/canary_policy.py
 ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
+# Memory that a replica needs on each of its GPUs, which others may then share; "auto": as measured. On one machine.
+ANNOTATION_GPU_MEMORY: Final = f"{DOMAIN}/gpu-memory"
+ANNOTATION_GPU_PINNED: Final = f"{DOMAIN}/gpu-pinned"  # "true": it never leaves its GPU for another service
 # "LoadBalancer": the entry Service of a raw or stateful service is one, on the port of its container.
 ANNOTATION_EXPOSE: Final = f"{DOMAIN}/expose"
 # On documents and pod templates of the target local: how a model of others is run, always from a private copy. "data":
@@ -102,8 +105,10 @@ SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_MODEL_NAMES, ANNOTATION_SIZE, ANNOTATION_CANARY,
     ANNOTATION_REQUEST_LOG, ANNOTATION_AUDIT,
     ANNOTATION_PARK, ANNOTATION_MODEL_CACHE, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK,
-    ANNOTATION_DISAGGREGATION, ANNOTATION_PAUSED, ANNOTATION_REPLAN, ANNOTATION_IMAGE_VARIANT, *RELEASE_ANNOTATIONS,
+    ANNOTATION_DISAGGREGATION, ANNOTATION_PAUSED, ANNOTATION_REPLAN, ANNOTATION_IMAGE_VARIANT, ANNOTATION_GPU_MEMORY,
+    ANNOTATION_GPU_PINNED, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
+POD_ANNOTATIONS: Final = (ANNOTATION_ISOLATION, ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED)  # copied to templates
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 
 TAG_LATEST: Final = "latest"

@@ -6,6 +6,8 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
+from pilotlight.k8s.names import ANNOTATION_GPU_MEMORY
+
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
 _SUFFIXES: Final[dict[str, Decimal | int]] = {
     "": 1, "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("0.001"),
@@ -55,6 +57,12 @@ def mebibytes(size: int) -> str:
     """Format bytes, rounded up to whole Mi or Gi: `3Gi`, `1536Mi`."""
     mebi = -(-size // 2**20)
     return f"{mebi // 1024}Gi" if mebi % 1024 == 0 else f"{mebi}Mi"
+
+
+def gpu_memory(annotations: Mapping[str, Any]) -> int | None:
+    """Return the bytes that a pod needs of each GPU; 0: as measured, None: whole GPUs."""
+    written = annotations.get(ANNOTATION_GPU_MEMORY)
+    return None if written is None else 0 if written == "auto" else int(quantity_or_zero(written))
 
 
 def is_gpu(resource: str) -> bool:

@@ -73,7 +73,7 @@ def metadata(context: PlanContext) -> dict[str, Json]:
     labels.pop(names.LABEL_VISIBILITY, None)
     written = {**service.annotations, **component.annotations}
     pins = encode(model_pins.pins_of(context, model_uris(context)))
-    added = {name: value for name, value in service.annotations.items() if name == names.ANNOTATION_ISOLATION}
+    added = {name: service.annotations[name] for name in names.POD_ANNOTATIONS if name in service.annotations}
     added |= {names.ANNOTATION_PINS: pins} if pins else {}
     target = _target_annotations(context.capabilities)
     return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **added, **target}}

@@ -11,6 +11,7 @@ from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s import names
+from pilotlight.k8s.quantities import parse_quantity
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node, parse
@@ -24,6 +25,7 @@ CHOICES: Final = {
     names.ANNOTATION_EXPOSE: ("LoadBalancer",),
     names.ANNOTATION_ISOLATION: names.ISOLATIONS, names.ANNOTATION_MEMORY_CHECK: ("on", "off"),
     names.ANNOTATION_DISAGGREGATION: names.DISAGGREGATIONS, names.ANNOTATION_IMAGE_VARIANT: names.IMAGE_VARIANTS,
+    names.ANNOTATION_GPU_PINNED: ("true", "false"),
 }  # fmt: skip
 
 
@@ -53,9 +55,16 @@ def check_annotations(document: Node, problems: Problems) -> None:
             elif name in CHOICES and value.value not in CHOICES[name]:
                 message = f"= {value.value}, must be " + " or ".join(f'"{choice}"' for choice in CHOICES[name])
                 problems.error("PL117", value.location, child_path(path, name), message)
+            elif name == names.ANNOTATION_GPU_MEMORY and not _is_gpu_memory(str(value.value)):
+                message = f'= {value.value}, must be a quantity such as "8Gi", or "auto"'
+                problems.error("PL117", value.location, child_path(path, name), message)
             elif name == names.ANNOTATION_MODEL_NAMES and not _MODEL_NAMES.fullmatch(str(value.value)):
                 message = f'= {value.value}, must be names of models separated by commas, such as "llama, gpt-4o"'
                 problems.error("PL117", value.location, child_path(path, name), message)
+
+
+def _is_gpu_memory(text: str) -> bool:
+    return text == "auto" or (parse_quantity(text) or 0) >= 1
 
 
 def _check_access(path: str, annotations: dict[str, Node], problems: Problems) -> None:

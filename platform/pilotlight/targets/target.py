@@ -53,6 +53,8 @@ class ReplicaStatus(Struct, frozen=True):
     node: str = ""  # node or instance that runs it; empty: the machine of the control process, or none yet
     handle: str = ""  # name of its container or endpoint, or id of its job; empty: a process or a pod
     reason: str = ""  # why it is not ready
+    gpus: tuple[str, ...] = ()  # of this machine that it holds, or held before it was parked
+    gpu_memory: int = 0  # bytes of each that are reserved for it; 0: all
 
 
 class RevisionStatus(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.e2e.embedded.fake_gpu import write_nvml
 from tests.e2e.embedded.models import python_service, write_model
 from tests.embedded import Platform
 
@@ -23,21 +24,6 @@ class Model:
     def wake(self):
         self.weights = 2.0
 """
-ONE_GPU = """
-class NVMLError(Exception):
-    pass
-
-
-class Memory:
-    used = 0
-
-
-nvmlInit = nvmlShutdown = lambda: None
-nvmlDeviceGetCount = lambda: 1
-nvmlDeviceGetHandleByIndex = lambda index: index
-nvmlDeviceGetMemoryInfo = lambda handle: Memory
-nvmlDeviceGetUUID = lambda handle: "GPU-0"
-"""
 PARK = '    pilotlight.dev/park: "true"\n    autoscaling.knative.dev/window: '
 TO_ZERO = "    minReplicas: 0\n    maxReplicas: 2"
 GPU = "      resources: {limits: {nvidia.com/gpu: 1}}"
@@ -50,10 +36,9 @@ def deploy(platform: Platform, uri: str, name: str, window: str) -> None:
 
 def test_two_services_share_one_gpu_parked_in_turn_through_a_restart_of_the_platform(tmp_path: Path) -> None:
     """The machine's NVML is the test's own. Only the first service would park by itself within the test."""
-    (tmp_path / "nvml").mkdir()
-    (tmp_path / "nvml/pynvml.py").write_text(ONE_GPU)
+    env = write_nvml(tmp_path / "nvml")
     uri = write_model(tmp_path / "model", PARKS)
-    with Platform(tmp_path / "home", {"PYTHONPATH": str(tmp_path / "nvml")}) as platform:
+    with Platform(tmp_path / "home", env) as platform:
         deploy(platform, uri, "first", "6s")
         platform.wait_phase("Ready", name="first")
         deploy(platform, uri, "second", "1h")
@@ -72,7 +57,7 @@ def test_two_services_share_one_gpu_parked_in_turn_through_a_restart_of_the_plat
         reply = platform.ask("/first/v2/models/first/infer", ASKED)
         assert reply.json()["outputs"][0]["data"] == [8]
         gave_way = platform.wait_phase("Parked", name="second")
-        assert gave_way.revisions[0].decision == "0: preempted, its GPU goes to default/first"
+        assert gave_way.revisions[0].decision.startswith("0: preempted, default/first needs GPU 0, idle for ")
         assert set(platform.replicas()) == processes
 
         platform.target.delete(("default", "second"))

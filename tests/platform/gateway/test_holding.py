@@ -76,11 +76,11 @@ def test_waking_is_repeated_every_second_until_a_replica_comes() -> None:
 
 def test_whoever_waits_too_long_is_told_when_to_come_back() -> None:
     async def case(bed: Bed) -> None:
-        bed.publish(route("iris", backend("iris-1", hold_s=0.05)))
+        bed.publish(route("iris", backend("iris-1", hold_s=0.05, pending="GPU memory")))
         late = await bed.ask("GET", "/iris/x")
         assert late.status == 503
         assert int(late.headers["retry-after"]) > 0
-        assert "0.05 s" in error_of(late)
+        assert "within 0.05 s, it waits for GPU memory; retry later" in error_of(late)
         await held(bed, 0)
         report = bed.plane.report(bed.plane.clock()).backends[0]
         assert (report.requests, report.errors, report.rejected, report.waiting) == (1, 1, 1, 0)

@@ -314,7 +314,8 @@ class LiveBackend:
 
     def _expire(self, request: PendingRequest) -> None:
         self.waiting.pop(request, None)
-        message = f"no replica of {self.key[1]!r} was free within {self._hold_s(request):g} s; retry later"
+        pending = f", it waits for {self.config.pending}" if self.config.pending else ""
+        message = f"no replica of {self.key[1]!r} was free within {self._hold_s(request):g} s{pending}; retry later"
         self._reject(request, message)
 
     def _hold_s(self, request: PendingRequest) -> float:

@@ -1,11 +1,10 @@
 """Autoscaler loop of the embedded platform: one decision per second for each unit that can have replicas.
 
-The loop sleeps while every service is at zero; a waiting request or a deploy resumes it. GPU preemption scales idle
-units to zero whose GPUs a service with waiting requests needs; the supervisor selects the victims.
+The loop sleeps while every service is at zero; a waiting request or a deploy resumes it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,18 +12,17 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, activation_replicas, min_replicas
 from pilotlight.targets.local.delayed_queue import log_and_continue
-from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.scaling.types import Decision, Observed
-from pilotlight.targets.local.store.store import EventRecorder
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
-from pilotlight.targets.local.supervisor.supervisor import Supervisor
-from pilotlight.targets.target import Key
 
 TICK_S: Final = 1.0
 
 
 class Autoscaler:
-    """`on_decision` is called for every decision that changes a count, before replicas start or end."""
+    """`on_decision` is called for every decision that changes a count, before replicas start or end.
+
+    `on_tick` is called after each tick.
+    """
 
     def __init__(
         self,
@@ -33,9 +31,10 @@ class Autoscaler:
         metrics: MetricsSource,
         clock: Callable[[], float],
         on_decision: Callable[[ServiceRun, Unit, Decision], None],
+        on_tick: Callable[[float], None] = lambda now: None,
     ) -> None:
         self._runs, self._replica_set, self._metrics = runs, replica_set, metrics
-        self._clock, self._on_decision = clock, on_decision
+        self._clock, self._on_decision, self._on_tick = clock, on_decision, on_tick
         self._active = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,20 +53,29 @@ class Autoscaler:
 
     def wake(self, run: ServiceRun, unit: Unit, waiting: int) -> None:
         """Activate a unit without replicas for a waiting request, without waiting for the next tick."""
-        unit.traffic.waiting = max(unit.traffic.waiting, waiting)
+        unit.traffic.wait(max(unit.traffic.waiting, waiting), self._clock())
+        self._active.set()
+        if self._is_leaving(run, unit):
+            return
         count = activation_replicas(unit.bounded(run.override_of(unit.name)))
         if unit.desired < count:
             state = unit.decision.state if unit.decision else None
             self._apply(run, unit, Decision(count, f"{count}: a request is waiting", state, "activation"))
-        self._active.set()
 
-    def preempt(self, run: ServiceRun, unit: Unit, service: str) -> None:
-        """Scale a unit to zero before its window is over, so that `service` gets its GPU.
+    def preempt(self, run: ServiceRun, unit: Unit, reason: str) -> None:
+        """Scale a unit to zero before its window is over, so that another service gets its GPU.
 
         The samples still in its window cannot scale it up again: a unit at zero is skipped until a request waits or
         its lower bound rises.
         """
-        self._apply(run, unit, Decision(0, f"0: preempted, its GPU goes to {service}", rule="yield"))
+        self._apply(run, unit, Decision(0, f"0: preempted, {reason}", rule="yield"))
+
+    def _is_leaving(self, run: ServiceRun, unit: Unit) -> bool:
+        """Whether a preempted unit has not left its GPUs yet: its requests wait, or it would never leave them."""
+        if unit.desired or unit.decision is None or unit.decision.rule != "yield":
+            return False
+        own = (each for each in self._replica_set.living(run) if unit.name in (each.revision, each.workload))
+        return any(each.gpus and each.state != "parked" for each in own)
 
     async def _loop(self) -> None:
         while True:
@@ -84,6 +92,7 @@ class Autoscaler:
             with log_and_continue(f"scaling {'/'.join(run.key)}"):  # one failing service must not stop the others
                 busy = self.scale(run, now) or busy
         self._metrics.refresh(self._replica_set, list(self._runs()), now)
+        self._on_tick(now)
         return busy
 
     def scale(self, run: ServiceRun, now: float) -> bool:
@@ -96,6 +105,10 @@ class Autoscaler:
             workload = run.spec.workload(newest.spec.workload)
             if workload.mode == "serverless" and newest.name not in run.required_revisions(workload):
                 unit.set_unreachable()
+                continue
+            if self._is_leaving(run, unit):
+                unit.traffic.tick(now)
+                busy = True
                 continue
             override = run.override_of(unit.name)
             if not (replicas or unit.desired or unit.traffic.waiting or min_replicas(unit.bounded(override))):
@@ -131,54 +144,3 @@ def _units(run: ServiceRun, now: float) -> Iterator[tuple[Unit, list[str]]]:
                 yield run.unit_of(run.revisions[name], now), [name]
         else:
             yield run.unit_of(run.revisions[names[0]], now), names
-
-
-class GpuPreemption:
-    """`reconcile_service` is called for each service that loses its GPUs."""
-
-    def __init__(
-        self,
-        runs: Mapping[Key, ServiceRun],
-        supervisor: Supervisor,
-        publisher: Publisher,
-        autoscaler: Autoscaler,
-        events: EventRecorder,
-        clock: Callable[[], float],
-        reconcile_service: Callable[[ServiceRun], None],
-    ) -> None:
-        self._runs, self._supervisor, self._publisher, self._autoscaler = runs, supervisor, publisher, autoscaler
-        self._events, self._clock, self._reconcile_service = events, clock, reconcile_service
-
-    def reconcile(self) -> None:
-        """Scale idle units to zero whose GPUs replicas with waiting requests need.
-
-        A parked replica whose GPUs others hold ends if another GPU is free.
-        """
-        for waiting in [each.id for each in self._supervisor.replicas() if each.waits_for_gpu]:
-            # Looked up again: an earlier preemption of this loop may have started or removed it.
-            replicas = self._supervisor.replicas()
-            replica = next((each for each in replicas if each.id == waiting and each.waits_for_gpu), None)
-            run = self._runs.get((replica.namespace, replica.service)) if replica is not None else None
-            if replica is None or run is None or replica.revision not in run.revisions:
-                continue
-            waiting_requests = run.unit_of(run.revisions[replica.revision], self._clock()).traffic.waiting
-            idle = {each.id: each for each in replicas if waiting_requests and self._is_idle(each)}
-            victims = self._supervisor.preemption_victims(replica.id, idle, self._publisher.retiring)
-            for name in victims:
-                victim = idle[name]
-                preempted = self._runs[victim.namespace, victim.service]
-                unit = preempted.unit_of(preempted.revisions[victim.revision], self._clock())
-                self._autoscaler.preempt(preempted, unit, f"{replica.namespace}/{replica.service}")
-                self._reconcile_service(preempted)
-            if not victims and self._supervisor.evict_blocked(replica.id, self._publisher.retiring):
-                message = "stopped while parked: its GPU is in use and another one is free"
-                self._events.record(run.key, f"Replica/{replica.id}", "Moved", message)
-
-    def _is_idle(self, replica: Replica) -> bool:
-        run = self._runs.get((replica.namespace, replica.service))
-        if run is None or replica.revision not in run.revisions or replica.id in self._publisher.retiring:
-            return False
-        revision = run.revisions[replica.revision]
-        unit = run.unit_of(revision, self._clock())
-        parks = revision.spec.container.parks and replica.state == "ready"
-        return parks and unit.is_preemptible(run.override_of(unit.name))

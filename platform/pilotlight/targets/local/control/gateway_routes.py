@@ -91,6 +91,7 @@ def _backend(
         unavailable="" if ready or state is None else run.unavailable_reason(state),
         starts_at=state.next_start if state else 0.0,
         digest=spec.container.model_digest,
+        pending="GPU memory" if state is not None and state.waits_for_gpu and not ready else "",
     )  # fmt: skip
 
 

@@ -4,13 +4,15 @@ Computed from run-time state when the control API is scraped.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,
     LABEL_SERVICE,
+    METRIC_GPU_MEMORY_RESERVED,
+    METRIC_GPU_WAIT,
     METRIC_REPLICA_LIMITS,
     METRIC_SCALE_SIGNAL,
     METRIC_SCALE_TARGET,
@@ -77,6 +79,28 @@ def signals(runs: Iterable[ServiceRun], now: float) -> tuple[Family, Family]:
                 if value is not None:
                     measured.add(value, **labels, metric=metric)
     return measured, targets
+
+
+def gpus(replicas: Iterable[Replica], waits: Mapping[str, float], memory: Mapping[str, int]) -> list[Family]:
+    """Return who holds memory of which GPU, and who waits; `waits` by replica, `memory` of whole GPUs by their id."""
+    reserved, waiting = (
+        control_metrics.new_family(METRIC_GPU_MEMORY_RESERVED),
+        control_metrics.new_family(METRIC_GPU_WAIT),
+    )
+    held: Counter[tuple[Key, str, str, str]] = Counter()
+    longest: dict[tuple[Key, str], float] = {}
+    for each in replicas:
+        key = (each.namespace, each.service)
+        if each.id in waits:
+            longest[key, each.revision] = max(waits[each.id], longest.get((key, each.revision), 0.0))
+        if each.state not in ("parked", "exited"):
+            for gpu in map(str, each.gpus):
+                held[key, each.revision, gpu, each.state] += each.gpu_memory or memory.get(gpu, 0)
+    for (key, revision, gpu, state), size in held.items():
+        reserved.add(size, **control_metrics.service_labels(key), **{LABEL_REVISION: revision}, gpu=gpu, state=state)
+    for (key, revision), seconds in longest.items():
+        waiting.add(seconds, **control_metrics.service_labels(key), **{LABEL_REVISION: revision})
+    return [reserved, waiting]
 
 
 def compared(unit: Unit, now: float) -> Iterator[tuple[str, float | None, float]]:

@@ -54,7 +54,7 @@ def _restore_service(stored: StoredService, store: Store, now: float, zero_grace
                 revision = run.add_revision(workload.revision, now, ready_once=bool(recorded.first_ready_at))
                 revision.failure, revision.deadline_exceeded = recorded.failed, bool(recorded.failed)
                 revision.verification, revision.answer_failure = recorded.verification, recorded.answer_failure
-                revision.restored = True
+                revision.restored, revision.gpu_peak = True, recorded.gpu_peak
     run.update(stored.generation, run.spec, now)
     run.history = _traffic_history(store, stored.key, run)
     note = store.note(stored.key, stored.generation)
@@ -156,6 +156,10 @@ class StateWriter:
         outcome = (revision.verification, revision.answer_failure)
         mark = partial(self._store.mark_verification, key, revision.spec.workload, revision.name, *outcome)
         self._queue.put(f"verification {key} {revision.name}", mark)
+
+    def mark_gpu_peak(self, key: Key, revision: Revision) -> None:
+        mark = partial(self._store.mark_gpu_peak, key, revision.spec.workload, revision.name, revision.gpu_peak)
+        self._queue.put(f"GPU memory {key} {revision.name}", mark)
 
     def forget_revision(self, key: Key, workload: str, revision: str) -> None:
         self._queue.put(f"forget {key} {revision}", partial(self._store.forget_revision, key, workload, revision))

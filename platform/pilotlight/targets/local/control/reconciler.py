@@ -17,8 +17,9 @@ from pilotlight.targets.error_from_log import last_exception
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.control import gateway_routes, persistence, replicas
 from pilotlight.targets.local.control import status as control_status
-from pilotlight.targets.local.control.autoscaler import Autoscaler, GpuPreemption
+from pilotlight.targets.local.control.autoscaler import Autoscaler
 from pilotlight.targets.local.control.gateway_routes import ServicePorts
+from pilotlight.targets.local.control.gpu_admission import GpuAdmission
 from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.control.replicas import ReplicaSet
@@ -31,10 +32,12 @@ from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.history.recorder import Recorder
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, EndpointFiles
+from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, Rules
 from pilotlight.targets.local.scaling.types import Decision
 from pilotlight.targets.local.store.store import EventRecorder, Store
-from pilotlight.targets.local.supervisor import gpus, logs
+from pilotlight.targets.local.supervisor import logs
 from pilotlight.targets.local.supervisor.forkserver_client import pilot_lights
+from pilotlight.targets.local.supervisor.gpus import MEMORY_SHARE, over_budget
 from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import LauncherFactory, Supervisor
@@ -53,6 +56,7 @@ class ReconcilerSettings:
     https: HttpsSettings | None = None
     allowed_hosts: tuple[str, ...] = ()  # of requests to loopback listeners, beside those of services
     console: str = ""  # URL of the console
+    gpu_rules: Rules = DEFAULT_RULES
 
 
 class Reconciler:
@@ -77,7 +81,10 @@ class Reconciler:
         self._peers = ComponentAddresses(self.base_url, control_process_launcher.token(home))
         pilot = pilot_lights(home) if settings.pilot_light else None
         processes = ProcessLauncher(home, self.base_url, pilot)
-        self.supervisor = Supervisor(home, self._replica_changed, processes, launchers)
+        self.supervisor = Supervisor(
+            home, self._replica_changed, processes, launchers, gpu_facts=lambda replica: self.gpus.facts(replica),
+            gpu_rules=settings.gpu_rules, clock=clock,
+        )  # fmt: skip
         tls = settings.https.gateway_flags() if settings.https else ()
         self.history = Recorder(home.history, self.supervisor.replicas)
         self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, tls))
@@ -89,10 +96,14 @@ class Reconciler:
             self.supervisor, self._publisher, self._state.save_replica, self._requeue.add_after, self._peers
         )
         self.metrics = MetricsSource(self.supervisor, clock, settings.prometheus)
-        self._autoscaler = Autoscaler(self.runs.values, self.replica_set, self.metrics, clock, self._record_scaling)
-        self._preemption = GpuPreemption(
-            self.runs, self.supervisor, self._publisher, self._autoscaler, self.events, clock, self.reconcile
-        )
+        self._autoscaler = Autoscaler(
+            self.runs.values, self.replica_set, self.metrics, clock, self._record_scaling,
+            lambda now: self.gpus.tick(now),
+        )  # fmt: skip
+        self.gpus = GpuAdmission(
+            self.runs, self.supervisor, self._publisher, self._autoscaler, self.events, clock, self.reconcile,
+            self._state.mark_gpu_peak,
+        )  # fmt: skip
         self.ports = ServicePorts(store, self._link, settings.service_ports, self.events, self._publisher.changed)
 
     async def start(self) -> None:
@@ -155,7 +166,7 @@ class Reconciler:
             run.units.pop(name, None)
             self.metrics.forget_lost(run.key, [name])
             self._state.forget_revision(run.key, workload, name)
-        self._preemption.reconcile()
+        self.gpus.reconcile()
 
     async def wait_applied(self) -> None:
         await self._publisher.wait_applied()
@@ -178,6 +189,7 @@ class Reconciler:
     def _replica_changed(self, replica: Replica) -> None:
         run = self.runs.get((replica.namespace, replica.service))
         self._state.save_replica(replica)
+        self.gpus.observe(replica)
         revision = run.revisions.get(replica.revision) if run else None
         if run is None or revision is None:
             if replica.state not in ("draining", "exited"):
@@ -198,7 +210,7 @@ class Reconciler:
 
     def _enforce_parking_budget(self) -> None:
         """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
-        for replica in gpus.over_budget(self.supervisor.replicas(), int(total_memory() * gpus.MEMORY_SHARE)):
+        for replica in over_budget(self.supervisor.replicas(), int(total_memory() * MEMORY_SHARE)):
             message = "stopped while parked: the memory for parked replicas is needed"
             self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
             self.supervisor.drain(replica.id, self.settings.drain_s)
@@ -291,7 +303,7 @@ class Reconciler:
             for report in message.backends:
                 self._on_report(report, now)
             self._autoscaler.resume()
-            self._preemption.reconcile()
+            self.gpus.reconcile()
         elif isinstance(message, Unreachable) and (replica := self._find_replica(message.replica)) is not None:
             key = (replica.namespace, replica.service)
             self.events.record(key, f"Replica/{replica.id}", "Unreachable", message.reason, "Warning")

@@ -37,17 +37,26 @@ class TrafficLog:
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque()
         self.waiting = self.in_flight = self.cold_starts = 0
+        self.last_used = -math.inf
         self._reports: deque[tuple[float, BackendReport]] = deque()
         self._concurrency = 0.0
         self._requests = 0.0
 
     def report(self, report: BackendReport, now: float) -> None:
-        self.waiting, self.in_flight = report.waiting, report.in_flight
+        self.in_flight = report.in_flight
+        self.wait(report.waiting, now)
+        if report.requests or report.in_flight:
+            self.last_used = now
         self.cold_starts += report.cold_starts
         self._concurrency = max(self._concurrency, report.concurrency)
         self._requests += report.requests
         if report.requests:
             self._reports.append((now, report))
+
+    def wait(self, waiting: int, now: float) -> None:
+        """Record the number of requests that wait."""
+        self.waiting = waiting
+        self.last_used = now if waiting else self.last_used
 
     def tick(self, now: float) -> None:
         """End one second: its reports, or their absence, become a sample."""
@@ -107,6 +116,8 @@ class Revision:
     verification: Verification = "unknown"
     restored: bool = False  # by a later control process: these may not be its first answers
     answer_failure: str = ""  # why its first answers failed
+    waits_for_gpu: bool = False  # a replica of it does
+    gpu_peak: int = 0  # most bytes of one GPU that a replica has used, since it had requests; 0: not measured
 
     @property
     def name(self) -> str:
@@ -133,10 +144,6 @@ class Unit:
     def bounded(self, override: Mapping[str, Json]) -> Scaling:
         least, most = override.get("minReplicas"), override.get("maxReplicas")
         return with_bounds(self.scaling, least, most) if override else self.scaling
-
-    def is_preemptible(self, override: Mapping[str, Json]) -> bool:
-        """Whether it may lose its GPUs: no request by the gateway's last report, and a lower bound of zero."""
-        return not (self.traffic.waiting or self.traffic.in_flight or min_replicas(self.bounded(override)))
 
     def set_unreachable(self) -> None:
         """Scale to zero and drop the autoscaler's state: no route leads to the unit."""

@@ -257,11 +257,18 @@ def _revision(
         url=f"{route}@{tags[0] if tags else revision.name}" if view.run.spec.exposed else "",
         cold_start=revision.cold_start, per_second=log.per_second(now), retry_in_s=backoff_s,
         verified=revision.verification in ("unknown", "verified"), failure=revision.failure,
-        replicas=tuple(ReplicaStatus(each.id, each.state, each.node, each.handle, each.reason) for each in replicas),
+        replicas=tuple(map(_replica_status, replicas)),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
         unpinned=tuple(redact_uri(uri) for uri in uris if "://" in uri and uri not in container.pins),
         waiting=log.waiting,
     )  # fmt: skip
+
+
+def _replica_status(replica: Replica) -> ReplicaStatus:
+    gpus = tuple(map(str, replica.gpus))
+    return ReplicaStatus(
+        replica.id, replica.state, replica.node, replica.handle, replica.reason, gpus, replica.gpu_memory
+    )
 
 
 def model_state(revision: Revision, replicas: Sequence[Replica], desired: int) -> ModelState:

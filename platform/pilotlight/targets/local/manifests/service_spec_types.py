@@ -59,6 +59,8 @@ class ContainerSpec:
     env: Mapping[str, str]
     port: int  # container port that receives the service's requests
     gpus: int = 0
+    gpu_memory: int | None = None  # bytes of each GPU; 0: as measured, at first the whole GPU; None: always whole ones
+    gpu_pinned: bool = False  # it never leaves its GPU for another service
     cpu_request: float = 0.0
     cpu_limit: float | None = None
     memory_limit: int | None = None

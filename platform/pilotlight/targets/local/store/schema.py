@@ -207,6 +207,7 @@ class StoredRevision:
     verification: Verification
     answer_failure: str  # why its first answers failed; empty: they did not
     encoded: bytes = field(repr=False)
+    gpu_peak: int = 0  # most bytes of one GPU that a replica has used; 0: not measured
 
     @property
     def manifests(self) -> Manifests:

@@ -31,7 +31,7 @@ _OF_EVENT: Final = "namespace = ? AND service = ?"
 _SERVICES: Final = """SELECT s.namespace, s.name, s.generation, r.document, s.created_at, s.updated_at, s.deleting,
     r.manifests, r.catalogue FROM services s JOIN releases r USING (namespace, name, generation)"""
 _REVISIONS: Final = """SELECT namespace, name, workload, revision, generation, created_at, first_ready_at, failed,
-    verification, answer_failure, manifests FROM revisions"""
+    verification, answer_failure, manifests, gpu_peak FROM revisions"""
 _OF_REVISION: Final = f"{OF_SERVICE} AND workload = ? AND revision = ?"
 
 
@@ -142,6 +142,9 @@ class Store:
         """Record what the first answers of a revision say about it, and why they failed."""
         sql = f"UPDATE revisions SET verification = ?, answer_failure = ? {_OF_REVISION}"
         self._one(sql, (verification, answer_failure, *key, workload, revision), durable=True)
+
+    def mark_gpu_peak(self, key: Key, workload: str, revision: str, peak: int) -> None:
+        self._one(f"UPDATE revisions SET gpu_peak = ? {_OF_REVISION}", (peak, *key, workload, revision))
 
     def forget_revision(self, key: Key, workload: str, revision: str) -> None:
         self._one(f"DELETE FROM revisions {_OF_REVISION}", (*key, workload, revision))

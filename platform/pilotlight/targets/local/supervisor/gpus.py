@@ -1,18 +1,22 @@
-"""GPUs of this machine: whole devices, each allocated to one replica; preemption and parking free them for others.
+"""GPUs of this machine: who holds memory of which, who waits for some, and parking, which frees it for others.
 
-A parked predictor has moved its models to host memory and keeps its process (docs/how-to/gpus.md). Victim selection and
-the memory budget are pure; the supervisor acts on them.
+scaling/gpu_admission.py decides, and the supervisor acts on it. A parked predictor has moved its models to host memory
+and keeps its process (docs/how-to/gpus.md).
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from pilotlight.targets.local.scaling import gpu_admission
+from pilotlight.targets.local.scaling.gpu_admission import Admission, Waiter
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire.http_client import LoopbackResponse, request
 
@@ -28,69 +32,122 @@ class Device(NamedTuple):
 
     id: int | str
     used_bytes: int = 0
+    memory: int = 0  # bytes in total; 0: not known
+    processes: Mapping[int, int] = MappingProxyType({})  # bytes by pid
 
 
-class Holder(NamedTuple):
-    service: str  # namespace/name
-    devices: tuple[int | str, ...]
+class GpuFacts(NamedTuple):
+    """What the control layer knows of a replica that holds or waits for GPUs; times are monotonic seconds."""
+
+    memory: int | None = None  # that it needs on each GPU; None: as declared
+    leaving: bool = False
+    evictable: bool = False
+    busy: bool = False
+    ready_at: float | None = None
+    load_s: float = 0.0
+    last_used: float = 0.0
+    claim: gpu_admission.Claim = "none"
 
 
-def allocate(devices: Sequence[Device], held: Mapping[str, Holder], count: int) -> tuple[tuple[int | str, ...], str]:
-    """Return the devices, least used first, or the reason why there are none."""
-    if count > len(devices):
-        available = f"this machine has {len(devices)}" if devices else "this machine has none"
-        return (), f"needs {count} GPU{'s' if count > 1 else ''}, but {available}"
-    taken = {device for holder in held.values() for device in holder.devices}
-    free = sorted((device for device in devices if device.id not in taken), key=lambda device: device.used_bytes)
-    if len(free) >= count:
-        return tuple(device.id for device in free[:count]), ""
-    holders = ", ".join(sorted({holder.service for holder in held.values()}))
-    what = "a GPU" if count == 1 else f"{count} GPUs"
-    return (), f"waiting for {what} held by {holders} ({len(taken)} of {len(devices)} in use)"
+class Hold(NamedTuple):
+    gpus: tuple[int | str, ...]
+    memory: int  # bytes of each; 0: all
+
+
+class Need(NamedTuple):
+    since: float
+    number: int  # of GPUs
+    memory: int
 
 
 @dataclass
-class GpuAllocator:
-    """GPU holders by replica. Devices are listed when the first replica needs one."""
+class GpuQueue:
+    """Replicas that hold GPUs, and those that wait for some. `find` lists the devices of the machine.
+
+    `replica_of` returns the replica of a process of this machine, empty: none.
+    """
 
     find: Callable[[], Sequence[Device]]
-    held: dict[str, Holder] = field(default_factory=dict)
-    count: int = 0  # devices of the machine, as last listed
+    facts: Callable[[Replica], GpuFacts]
+    clock: Callable[[], float]
+    replica_of: Callable[[int], str]
+    rules: gpu_admission.Rules
+    held: dict[str, Hold] = field(default_factory=dict)
+    waiting: dict[str, Need] = field(default_factory=dict)
 
-    def allocate(self, replica: str, service: str, count: int) -> tuple[tuple[int | str, ...], str]:
-        if count == 0:
-            return (), ""
-        devices = self.find()
-        self.count = len(devices)
-        chosen, reason = allocate(devices, self.held, count)
-        if chosen:
-            self.held[replica] = Holder(service, chosen)
-        return chosen, reason
-
-    @property
-    def free(self) -> int:
-        self.count = self.count or len(self.find())
-        return self.count - sum(len(holder.devices) for holder in self.held.values())
-
-    def reallocate(self, replica: str, service: str, devices: tuple[int | str, ...]) -> str:
-        """Take back the devices that a parked process was started with; return why it must wait, or nothing."""
-        others = {
-            holder.service
-            for name, holder in self.held.items()
-            if name != replica and set(holder.devices) & set(devices)
-        }
-        if others:
-            return f"parked, and waiting for its GPU held by {', '.join(sorted(others))}"
-        self.adopt(replica, service, devices)
-        return ""
-
-    def adopt(self, replica: str, service: str, devices: tuple[int | str, ...]) -> None:
-        """Record the devices of a replica that already uses them."""
-        if devices:
-            self.held[replica] = Holder(service, devices)
+    def enqueue(self, replica: str, number: int, memory: int) -> bool:
+        """Add a replica behind the others; return whether it did not wait yet."""
+        if replica in self.waiting:
+            return False
+        self.waiting[replica] = Need(self.clock(), number, memory)
+        return True
 
     def release(self, replica: str) -> bool:
-        return self.held.pop(replica, None) is not None
+        """Drop a replica that has left; return whether others may get its GPUs or its place."""
+        waited = self.waiting.pop(replica, None) is not None
+        return self.held.pop(replica, None) is not None or waited
+
+    def admit(self, records: Mapping[str, Replica]) -> Admission:
+        """Decide about all that wait; what is admitted is held from now on."""
+        if not self.waiting:
+            return Admission()
+        devices, facts = self.find(), {name: self.facts(records[name]) for name in (*self.held, *self.waiting)}
+        usage = self.usage(devices)
+        holders = [self._holder(records[name], facts[name], usage.get(name, {})) for name in self.held]
+        needs = {
+            name: need.memory if facts[name].memory is None else facts[name].memory or 0
+            for name, need in self.waiting.items()
+        }
+        waiters = [
+            Waiter(
+                name, _service(records[name]), need.number, needs[name],
+                records[name].gpus if records[name].state == "parked" else (), need.since, facts[name].claim,
+            )
+            for name, need in self.waiting.items()
+        ]  # fmt: skip
+        decision = gpu_admission.admit(self.clock(), _gpus(devices, holders, usage), holders, waiters, self.rules)
+        for name, gpus in decision.admitted.items():
+            self.held[name] = Hold(gpus, needs[name])
+            del self.waiting[name]
+        return decision
+
+    def _holder(self, record: Replica, facts: GpuFacts, used: Mapping[int | str, int]) -> gpu_admission.Holder:
+        gpus, memory = self.held[record.id]
+        memory = max(memory, *used.values(), 0) if memory else memory  # one that uses more than it should counts so
+        leaving = facts.leaving or record.state in ("parking", "draining")
+        return gpu_admission.Holder(
+            record.id, _service(record), gpus, memory, leaving, facts.evictable, facts.busy, facts.ready_at,
+            facts.load_s, facts.last_used,
+        )  # fmt: skip
+
+    def usage(self, devices: Sequence[Device]) -> dict[str, dict[int | str, int]]:
+        """Return the bytes that processes of each replica use, by device; nothing where NVML shows no processes."""
+        used: dict[str, dict[int | str, int]] = {}
+        for device in devices:
+            for pid, size in device.processes.items():
+                if replica := self.replica_of(pid):
+                    by_device = used.setdefault(replica, {})
+                    by_device[device.id] = by_device.get(device.id, 0) + size
+        return used
+
+
+def _gpus(
+    devices: Sequence[Device], holders: Sequence[gpu_admission.Holder], usage: Mapping[str, Mapping[int | str, int]]
+) -> list[gpu_admission.Gpu]:
+    """Return the devices with what others use of them. A holder whose use is not known counts as all it holds."""
+    gpus = []
+    for device in devices:
+        own = (
+            usage[each.replica].get(device.id, 0) if each.replica in usage else each.memory
+            for each in holders
+            if device.id in each.gpus
+        )
+        gpus.append(gpu_admission.Gpu(device.id, device.memory, max(0, device.used_bytes - sum(own))))
+    return gpus
+
+
+def _service(record: Replica) -> str:
+    return f"{record.namespace}/{record.service}"
 
 
 def find_devices() -> Sequence[Device]:
@@ -110,48 +167,21 @@ def _nvml() -> list[tuple[Device, str]]:
     except pynvml.NVMLError:
         return []
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            (Device(index, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)), str(pynvml.nvmlDeviceGetUUID(handle)))
-            for index, handle in enumerate(handles)
-        ]
+        devices = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            used: dict[int, int] = {}
+            with suppress(pynvml.NVMLError):  # not supported by all devices
+                processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                used = {int(each.pid): int(each.usedGpuMemory or 0) for each in processes}
+            device = Device(index, int(memory.used), int(memory.total), used)
+            devices.append((device, str(pynvml.nvmlDeviceGetUUID(handle))))
+        return devices
     except pynvml.NVMLError:
         return []
     finally:
         pynvml.nvmlShutdown()
-
-
-class GpuRequest(NamedTuple):
-    """GPUs that a replica waits for: certain devices (a parked process cannot change them), or any `number`."""
-
-    devices: tuple[int | str, ...]
-    number: int = 0
-
-
-def select_victims(
-    wanted: GpuRequest, held: Mapping[str, Holder], devices: int, idle: Collection[str], leaving: Collection[str]
-) -> list[str]:
-    """Return the replicas to park; empty if that would not be enough or is not necessary.
-
-    `devices`: number of GPUs of the machine; `leaving`: holders that are about to release theirs.
-    """
-    staying = {name: holder for name, holder in held.items() if name not in leaving}
-    if wanted.devices:
-        blocking = blockers(wanted.devices, staying)
-        return blocking if all(name in idle for name in blocking) else []
-    missing = wanted.number - (devices - sum(len(holder.devices) for holder in staying.values()))
-    victims: list[str] = []
-    for name in sorted(name for name in staying if name in idle):  # any fixed order; idle times are not compared
-        if missing <= 0:
-            break
-        victims.append(name)
-        missing -= len(staying[name].devices)
-    # All or nothing: a service must not lose its GPUs if the other still could not start.
-    return victims if missing <= 0 else []
-
-
-def blockers(devices: Collection[int | str], held: Mapping[str, Holder]) -> list[str]:
-    return [name for name, holder in held.items() if set(holder.devices) & set(devices)]
 
 
 class ParkResult(NamedTuple):

@@ -230,6 +230,14 @@ def replica_processes(home: Home) -> Iterator[tuple[int, str]]:
                 yield int(folder.name), replica
 
 
+def replica_of_process(home: Home, pid: int) -> str:
+    """Return the replica of this home that a process belongs to; empty: none."""
+    try:
+        return _replica_of(_PROC / str(pid), home)
+    except OSError:
+        return ""
+
+
 def _replica_of(folder: Path, home: Home) -> str:
     variables = (folder / "environ").read_bytes().split(b"\0")
     if f"{ENV_HOME}={home.root}".encode() not in variables:

@@ -78,6 +78,7 @@ class Replica(Struct, frozen=True):
     grpc_port: int = 0
     metrics_port: int = 0
     gpus: tuple[int | str, ...] = ()
+    gpu_memory: int = 0  # bytes of each GPU that it may use; 0: all
     log: str = ""
     started_at: str = ""  # UTC, RFC 3339
     reason: str = ""

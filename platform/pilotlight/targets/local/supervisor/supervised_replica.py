@@ -47,7 +47,6 @@ class SupervisedReplica:
         self.record, self.launch = record, launch
         self.stop_requested = self.muted = False
         self.end_reason = record.reason if record.state == "draining" else ""  # of an end caused by the supervisor
-        self.queue_position = 0  # among replicas that wait for GPUs; 0: not waiting
         self._changed, self._ended = changed, ended
         self._secrets: Mapping[str, str] = {}
         self._handle: ReplicaHandle | None = None  # None: not started, or its start has failed

@@ -4,29 +4,25 @@ Called from one event loop; every call returns at once, and `on_change` reports 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
+from time import monotonic
 from types import MappingProxyType
 from typing import Final
 
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s.names import ANNOTATION_GPU_MEMORY
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
+from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, Admission, Gpu, Rules, impossible
 from pilotlight.targets.local.supervisor import container_command, logs, shim
-from pilotlight.targets.local.supervisor.gpus import (
-    Device,
-    GpuAllocator,
-    GpuRequest,
-    blockers,
-    find_devices,
-    select_victims,
-)
+from pilotlight.targets.local.supervisor.gpus import Device, GpuFacts, GpuQueue, Hold, find_devices
 from pilotlight.targets.local.supervisor.launcher import NOT_STARTED, Ended, Launcher, ReplicaHandle
-from pilotlight.targets.local.supervisor.process_inspection import OrphanReaper
+from pilotlight.targets.local.supervisor.process_inspection import OrphanReaper, replica_of_process
 from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
@@ -92,13 +88,15 @@ class Supervisor:
         processes: ProcessLauncher,
         launchers: Mapping[str, LauncherFactory] = MappingProxyType({}),
         devices: Callable[[], Sequence[Device]] = find_devices,
+        gpu_facts: Callable[[Replica], GpuFacts] = lambda record: GpuFacts(),
+        gpu_rules: Rules = DEFAULT_RULES,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._home, self._on_change, self._processes, self._factories = home, on_change, processes, launchers
         self._launchers: dict[str, Launcher] = {processes.name: processes}
         self._sweeps: list[asyncio.Task[None]] = []
         self.secrets: dict[tuple[str, str], Mapping[str, str]] = {}  # by service; nowhere but in memory
-        self._gpus = GpuAllocator(devices)
-        self._queue_positions = count(1)
+        self.gpus = GpuQueue(devices, gpu_facts, clock, partial(replica_of_process, home), gpu_rules)
         self._running: dict[str, SupervisedReplica] = {}
         self._none_left = asyncio.Event()
         self._orphans = OrphanReaper(home, self._running)
@@ -120,8 +118,13 @@ class Supervisor:
         self._find(replica_id).read_status()
 
     def check(self, revision: RevisionSpec) -> None:
-        """Raise PlatformError for a revision that no launcher can run."""
-        self._launcher(revision.target).check(revision)
+        """Raise PlatformError for a revision that no launcher, or no GPU of this machine, can run."""
+        launcher, container = self._launcher(revision.target), revision.container
+        launcher.check(revision)
+        if launcher.allocates_gpus and container.gpu_memory:
+            gpus = [Gpu(device.id, device.memory) for device in self.gpus.find()]
+            if problem := impossible(container.gpus, container.gpu_memory, gpus):
+                raise PlatformError(f"{revision.service}: {problem}", f"lower {ANNOTATION_GPU_MEMORY}")
 
     def _launcher(self, name: str) -> Launcher:
         """Return a launcher. Making it begins to end what it runs for this home without a record."""
@@ -145,11 +148,16 @@ class Supervisor:
         """
         if launch.replica in self._running:
             raise PlatformError(f"replica = {launch.replica} is already running; every start needs a new id")
-        self._launcher(launch.revision.target)
+        launcher, container = self._launcher(launch.revision.target), launch.revision.container
         running = self._register(_record(launch, self._home), launch)
         running.muted = True  # the caller gets the record as the return value
         try:
-            self._start(running)
+            if launcher.allocates_gpus and container.gpus:
+                running.update(state="waiting")
+                self.gpus.enqueue(launch.replica, container.gpus, container.gpu_memory or 0)
+                self.admit()
+            else:
+                self._start(running)
         finally:
             running.muted = False
         return running.record
@@ -158,6 +166,7 @@ class Supervisor:
         """Send SIGTERM, and SIGKILL after `grace_s` seconds."""
         running = self._find(replica_id)
         running.stop_requested = True
+        self.gpus.waiting.pop(replica_id, None)
         if running.record.state == "waiting":
             self._remove(running, Exit(), "stopped before it started")
         else:
@@ -173,57 +182,50 @@ class Supervisor:
             running.stop_requested = True
             running.update(unparkable=error)
             running.drain(running.record.checks.grace_s)
-        elif running.record.state == "parked" and self._gpus.release(running.record.id):
-            self._start_waiting()  # not if it was unparked in the meantime
+        elif running.record.state == "parked" and self.gpus.release(running.record.id):
+            self.admit()  # not if it was unparked in the meantime
 
-    def preemption_victims(self, replica_id: str, idle: Collection[str], retiring: Collection[str]) -> list[str]:
-        """Return the idle replicas that must park so that this one gets its GPUs; empty if that is not enough."""
-        running = self._find(replica_id)
-        number = running.launch.revision.container.gpus if running.launch is not None else 0
-        needed = GpuRequest(running.record.gpus if running.record.state == "parked" else (), number)
-        return select_victims(needed, self._gpus.held, self._gpus.count, idle, self._terminating(retiring))
-
-    def _terminating(self, retiring: Collection[str]) -> set[str]:
-        """Return the replicas whose GPUs are about to become free."""
-        return {record.id for record in self.replicas() if record.state in ("parking", "draining")} | set(retiring)
-
-    def evict_blocked(self, replica_id: str, retiring: Collection[str]) -> bool:
-        """Drain a parked replica whose GPUs others hold while enough are free to start it again; return whether."""
-        record = self._find(replica_id).record
-        held = {name: holder for name, holder in self._gpus.held.items() if name not in self._terminating(retiring)}
-        stuck = record.state == "parked" and bool(blockers(record.gpus, held))
-        if not stuck or self._gpus.free < len(record.gpus):
-            return False
-        self.drain(replica_id, record.checks.grace_s)
-        return True
+    def admit(self) -> Admission:
+        """Start or unpark the replicas that get their GPUs now; the caller sees to what must leave for others."""
+        decision = self.gpus.admit({name: running.record for name, running in self._running.items()})
+        # Callbacks of any of these may admit, end or queue others; the queue holds all GPUs of this decision already.
+        for name in decision.admitted:
+            running, hold = self._running.get(name), self.gpus.held.get(name)
+            if running is None or hold is None:
+                continue
+            if running.record.state == "parked":
+                running.update(gpu_memory=hold.memory)
+                running.unpark()
+            elif running.record.state == "waiting":
+                self._start(running, *hold)
+        for name, reason in decision.reasons.items():
+            if name in self.gpus.waiting:
+                self._running[name].update(reason=reason)
+        return decision
 
     def unpark(self, replica_id: str) -> None:
         """Make a parked replica ready once its GPUs are free; its models load back with the first request."""
         running = self._find(replica_id)
         if running.record.state == "parking":
             running.unpark()  # it still holds its GPUs
-        if running.record.state != "parked":
+        record = running.record
+        if record.state != "parked":
             return
-        reason = self._gpus.reallocate(replica_id, _service(running.record), running.record.gpus)
-        if reason:
-            self._enqueue(running)
-            running.update(reason=reason)
-        else:
-            running.queue_position = 0
+        if not record.gpus or replica_id in self.gpus.held:  # by a callback of its parking: it has not left yet
             running.unpark()
+        elif self.gpus.enqueue(replica_id, len(record.gpus), record.gpu_memory):
+            self.admit()
 
     def cancel_unpark(self, replica_id: str) -> None:
         running = self._find(replica_id)
         if running.record.state == "parked":
-            running.queue_position = 0
+            self.gpus.waiting.pop(replica_id, None)
             running.update(reason="")
-
-    def _enqueue(self, running: SupervisedReplica) -> None:
-        running.queue_position = running.queue_position or next(self._queue_positions)
 
     def kill(self, replica_id: str) -> None:
         running = self._find(replica_id)
         running.stop_requested = True
+        self.gpus.waiting.pop(replica_id, None)
         if running.record.state == "waiting":
             self._remove(running, Exit(), "stopped before it started")
         else:
@@ -240,8 +242,8 @@ class Supervisor:
             if isinstance(found, Ended):
                 self._exited(running, found)
                 continue
-            if record.state != "parked":
-                self._gpus.adopt(record.id, _service(record), record.gpus)
+            if record.gpus and record.state != "parked":
+                self.gpus.held[record.id] = Hold(record.gpus, record.gpu_memory)
             running.adopt(found)
             if record.state == "parking":
                 self.park(record.id)  # the request may not have been sent; parking is idempotent
@@ -284,19 +286,11 @@ class Supervisor:
         self._housekeeper.wake()
         return running
 
-    def _start(self, running: SupervisedReplica) -> None:
-        """Start a replica if its GPUs are free, else queue it."""
-        assert running.launch is not None
-        record, launcher = running.record, self._launcher(running.record.launcher)
-        number = running.launch.revision.container.gpus if launcher.allocates_gpus else 0
-        gpus, reason = self._gpus.allocate(record.id, _service(record), number)
-        if reason:
-            self._enqueue(running)
-            running.update(state="waiting", reason=reason)
-            return
-        running.queue_position = 0
-        running.update(state="starting", reason="", gpus=gpus)
-        running.start(launcher, self.secrets.get((record.namespace, record.service), {}))
+    def _start(self, running: SupervisedReplica, gpus: tuple[int | str, ...] = (), gpu_memory: int = 0) -> None:
+        record = running.record
+        running.update(state="starting", reason="", gpus=gpus, gpu_memory=gpu_memory)
+        secrets = self.secrets.get((record.namespace, record.service), {})
+        running.start(self._launcher(record.launcher), secrets)
 
     def _exited(self, running: SupervisedReplica, ended: Ended) -> None:
         running.stop_requested |= ended.lost
@@ -311,6 +305,7 @@ class Supervisor:
         running.stop_probing()
         if self._running.pop(record.id, None) is None:
             return  # already reported, or left to the next supervisor
+        freed = self.gpus.release(record.id)
         self._orphans.kill()  # whatever session its children are in
         if not self._running:
             self._none_left.set()
@@ -320,16 +315,8 @@ class Supervisor:
             state="exited", reason=reason, exit_code=ended.code, signal=ended.signal, crashed=not running.stop_requested
         )
         logs.prune(Path(record.log).parent, self._running)
-        if self._gpus.release(record.id):
-            self._start_waiting()
-
-    def _start_waiting(self) -> None:
-        """Start or unpark waiting replicas in order of arrival, after GPUs have become free."""
-        for waiting in sorted(self._running.values(), key=lambda running: running.queue_position):
-            if waiting.record.state == "waiting":
-                self._start(waiting)
-            elif waiting.record.waits_for_gpu:
-                self.unpark(waiting.record.id)
+        if freed:
+            self.admit()
 
 
 def _record(launch: Launch, home: Home) -> Replica:
@@ -347,7 +334,3 @@ def _record(launch: Launch, home: Home) -> Replica:
         launcher=revision.target,
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
     )
-
-
-def _service(record: Replica) -> str:
-    return f"{record.namespace}/{record.service}"

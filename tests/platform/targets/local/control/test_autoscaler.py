@@ -36,6 +36,8 @@ class Crew:
     def active(self, run: ServiceRun) -> Sequence[Replica]:
         return self.replicas
 
+    living = active
+
     def reconcile(self, run: ServiceRun, now: float) -> None:
         self.adjusted += 1
 
@@ -94,8 +96,8 @@ def test_one_that_gave_its_gpu_away_stays_at_zero_until_it_is_asked() -> None:
     stage.crew.replicas = [replica()]
     stage.beat(0.0, concurrency=2.0)
     assert stage.unit.desired > 0
-    stage.scaler.preempt(stage.run, stage.unit, "default/other")
-    assert stage.decisions[-1].reason == "0: preempted, its GPU goes to default/other"
+    stage.scaler.preempt(stage.run, stage.unit, "default/other needs GPU 0, idle for 3 s")
+    assert stage.decisions[-1].reason == "0: preempted, default/other needs GPU 0, idle for 3 s"
     stage.crew.replicas = [replica(state="parking")]
     stage.unit.traffic.report(BackendReport("default", "iris", "iris-predictor", NAME, 0.0, 0, 0, 0, 0), 1.0)
     stage.beat(1.0)
@@ -103,6 +105,19 @@ def test_one_that_gave_its_gpu_away_stays_at_zero_until_it_is_asked() -> None:
     stage.scaler.wake(stage.run, stage.unit, 1)
     stage.beat(2.0)
     assert stage.unit.desired > 0
+
+
+def test_one_that_must_leave_its_gpu_does_not_come_back_before_it_has_left() -> None:
+    stage = staged(Kpa(min_scale=0))
+    stage.crew.replicas = [replica(gpus=(0,))]
+    stage.beat(0.0, concurrency=2.0)
+    stage.scaler.preempt(stage.run, stage.unit, "default/other has waited 30 s for GPU 0")
+    stage.scaler.wake(stage.run, stage.unit, 1)
+    assert stage.beat(1.0)
+    assert stage.unit.desired == 0
+    stage.crew.replicas = [replica(state="parked", gpus=(0,))]
+    stage.beat(2.0)
+    assert stage.unit.desired == 1
 
 
 def test_one_that_gave_its_gpu_away_comes_back_when_its_bounds_say_so() -> None:

@@ -100,3 +100,11 @@ def test_every_replica_that_may_answer_is_a_target_with_its_service() -> None:
         "job": "pilotlight-predictor", "pod": f"{NAME}-ready", "namespace": "default", "inference_service": "iris",
         "revision": NAME, "instance": f"{NAME}-ready", "__metrics_path__": f"/metrics/replicas/{NAME}-ready",
     }  # fmt: skip
+
+
+def test_who_holds_and_who_waits_for_gpu_memory_is_exported() -> None:
+    shared, whole = replica(own="a", gpus=(0,), gpu_memory=8), replica(own="b", gpus=(0, 1))
+    parked, waits = replica(state="parked", own="c", gpus=(1,), gpu_memory=8), replica(state="waiting", own="d")
+    found = metrics_export.gpus([shared, whole, parked, waits], {"d": 3.5}, {"0": 80, "1": 40})
+    assert values(found[0], "gpu", "state") == {("0", "ready"): 88, ("1", "ready"): 40}
+    assert values(found[1], "revision") == {(NAME,): 3.5}

@@ -153,8 +153,10 @@ def test_a_revision_that_comes_again_keeps_its_past_and_gets_its_new_objects(sto
     deploy(store, "one", revision="r1")
     store.mark_ready(IRIS, "iris-predictor", "r1", NOON)
     store.mark_failed(IRIS, "iris-predictor", "r1", "out of memory")
+    store.mark_gpu_peak(IRIS, "iris-predictor", "r1", 3 << 30)
     deploy(store, "two", revision="r1", now=LATER)
     (found,) = store.revisions(IRIS)
+    assert found.gpu_peak == 3 << 30
     assert (found.created_at, found.first_ready_at, found.failed, found.generation) == (NOON, NOON, "", 2)
     assert found.manifests == [{"kind": "Deployment", "metadata": {"name": "two"}}]
 

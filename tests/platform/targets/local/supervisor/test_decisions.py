@@ -16,7 +16,6 @@ from pilotlight.targets.local.supervisor.container_command import (
     variables,
     with_paths,
 )
-from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, Holder, allocate
 from pilotlight.targets.local.supervisor.logs import last_error, over_limit
 from pilotlight.targets.local.supervisor.probes import ProbeCounter, start_budget, start_interval
 from pilotlight.targets.local.supervisor.replica_record import crash_backoff, failure_count
@@ -69,35 +68,6 @@ def test_only_a_threshold_of_answers_in_a_row_changes_a_verdict() -> None:
 )
 def test_an_answer_is_judged_as_kubernetes_does(status: int, ok: bool) -> None:
     assert LoopbackResponse(status).ok is ok
-
-
-def test_free_gpus_go_out_the_least_used_first() -> None:
-    devices = [Device(0, 900), Device(1, 0), Device(2, 300)]
-    assert allocate(devices, {}, 2) == ((1, 2), "")
-    assert allocate(devices, {"a": Holder("default/llama", (1,))}, 1) == ((2,), "")
-
-
-def test_who_holds_the_gpus_is_told_to_those_who_wait() -> None:
-    held = {"a": Holder("default/llama", (0, 1))}
-    assert allocate([Device(0), Device(1)], held, 1) == (
-        (),
-        "waiting for a GPU held by default/llama (2 of 2 in use)",
-    )
-    assert allocate([Device(0), Device(1)], held, 2)[1] == "waiting for 2 GPUs held by default/llama (2 of 2 in use)"
-
-
-def test_more_gpus_than_the_machine_has_are_never_waited_for_in_silence() -> None:
-    assert allocate([Device(0)], {}, 2) == ((), "needs 2 GPUs, but this machine has 1")
-    assert allocate([], {}, 1) == ((), "needs 1 GPU, but this machine has none")
-
-
-def test_a_gpu_is_free_again_when_its_holder_ends() -> None:
-    gpus = GpuAllocator(lambda: [Device("GPU-1")])
-    assert gpus.allocate("a", "default/llama", 1) == (("GPU-1",), "")
-    assert gpus.allocate("b", "default/iris", 1)[0] == ()
-    assert gpus.release("a")
-    assert gpus.allocate("b", "default/iris", 1) == (("GPU-1",), "")
-    assert not gpus.release("nobody")
 
 
 def test_a_shell_tells_signals_and_codes() -> None:

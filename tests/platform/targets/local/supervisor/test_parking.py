@@ -9,7 +9,7 @@ from tests.onnx_models import write_python
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch
 
 from pilotlight.targets.local.control_process_launcher import token
-from pilotlight.targets.local.supervisor.gpus import Device, GpuAllocator, over_budget
+from pilotlight.targets.local.supervisor.gpus import Device, over_budget
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch, Replica
 
 PARKS = """
@@ -157,7 +157,7 @@ def test_one_whose_parking_nobody_saw_the_end_of_is_told_again(tmp_path: Path) -
     asyncio.run(play())
 
 
-def test_a_parked_one_is_ended_where_others_have_its_gpu_and_another_is_free(tmp_path: Path) -> None:
+def test_a_parked_one_moves_where_others_have_its_gpu_and_another_is_free(tmp_path: Path) -> None:
     async def play() -> None:
         devices = [Device(0)]
         async with Stage(tmp_path, devices=lambda: devices) as stage:
@@ -167,15 +167,12 @@ def test_a_parked_one_is_ended_where_others_have_its_gpu_and_another_is_free(tmp
             await last(stage, "one-1", "parked")
             await stage.start(order(tmp_path, "two-1", "two"))
             stage.supervisor.unpark("one-1")
-            assert not stage.supervisor.evict_blocked("one-1", ())
+            assert stage.supervisor.admit().moves == []
             devices.append(Device(1))
-            stage.supervisor.launch(order(tmp_path, "three-1", "three"))
-            assert not stage.supervisor.evict_blocked("one-1", ())
-            stage.supervisor.kill("three-1")
-            await last(stage, "three-1", "exited")
-            assert not stage.supervisor.evict_blocked("one-1", {"two-1"})  # its GPU will be free in a moment
-            assert stage.supervisor.evict_blocked("one-1", ())
+            assert stage.supervisor.admit().moves == ["one-1"]
+            stage.supervisor.drain("one-1", 5)
             assert not (await last(stage, "one-1", "exited")).crashed
+            assert not stage.supervisor.gpus.waiting
 
     asyncio.run(play())
 
@@ -226,19 +223,6 @@ ensemble_scheduling { step [ {
   input_map { key: "x" value: "x" } output_map { key: "y" value: "y" }
 } ] }
 """)
-
-
-def test_a_device_is_taken_again_only_as_a_whole_and_the_very_same() -> None:
-    gpus = GpuAllocator(lambda: [Device(0), Device(1)])
-    gpus.adopt("a-1", "default/a", (0, 1))
-    gpus.release("a-1")
-    gpus.adopt("b-1", "default/b", (1,))
-    assert gpus.reallocate("a-1", "default/a", (0, 1)) == "parked, and waiting for its GPU held by default/b"
-    assert gpus.allocate("c-1", "default/c", 1) == ((0,), "")
-    gpus.release("b-1")
-    gpus.release("c-1")
-    assert gpus.reallocate("a-1", "default/a", (0, 1)) == ""
-    assert gpus.allocate("b-1", "default/b", 1)[1] == "waiting for a GPU held by default/a (2 of 2 in use)"
 
 
 def parked(name: str, size: int, at: float) -> Replica:

@@ -1,0 +1,80 @@
+"""What a decision about GPUs learns of services: who may leave, for whom, and how much memory each needs."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.doc_pages import page_section
+from tests.platform.targets.local.runs import container, replica, revision, revision_of, running, service, workload
+
+from pilotlight.targets.local.control.gpu_admission import MARGIN, MEASURE_EVERY_S, GpuAdmission, needed_memory
+from pilotlight.targets.local.control.service_state import ServiceRun
+from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES
+from pilotlight.targets.local.scaling.types import Kpa
+from pilotlight.targets.local.supervisor.gpus import GpuFacts
+from pilotlight.targets.local.supervisor.replica_record import Replica
+
+GIB = 1 << 30
+PAGE = page_section("docs/how-to/gpus.md", "Several models on one GPU")
+
+
+def run_of(**fields: Any) -> ServiceRun:
+    spec = revision(scaling=Kpa(min_scale=0))
+    spec = replace(spec, container=replace(container(), gpus=1, gpu_memory=8 * GIB, **fields))
+    return running(service(workload(spec)))
+
+
+def facts(run: ServiceRun, asked: Replica, *others: Replica) -> GpuFacts:
+    supervisor, publisher = SimpleNamespace(replicas=lambda: [asked, *others]), SimpleNamespace(retiring=set())
+    nothing = cast(Any, None)
+    admission = GpuAdmission(
+        {run.key: run}, cast(Any, supervisor), cast(Any, publisher), nothing, nothing, lambda: 50.0, nothing, nothing
+    )
+    return admission.facts(asked)
+
+
+def test_only_an_unpinned_service_that_may_scale_to_zero_leaves() -> None:
+    run = run_of()
+    assert facts(run, replica()).evictable
+    run.overrides = {"iris-predictor": {"minReplicas": 1}}
+    assert not facts(run, replica()).evictable
+    assert not facts(run_of(gpu_pinned=True), replica()).evictable
+
+
+@pytest.mark.parametrize("field", ["in_flight", "waiting"])
+def test_a_service_with_requests_is_busy(field: str) -> None:
+    run = run_of()
+    assert not facts(run, replica()).busy
+    setattr(run.unit_of(revision_of(run), 0.0).traffic, field, 1)
+    assert facts(run, replica()).busy
+
+
+def test_requests_that_no_replica_can_take_claim_busy_holders_and_more_replicas_only_what_is_free() -> None:
+    run = run_of()
+    traffic = run.unit_of(revision_of(run), 0.0).traffic
+    waits = replica(state="waiting")
+    assert facts(run, waits).claim == "none"
+    traffic.waiting = 2
+    assert facts(run, waits).claim == "busy"
+    assert facts(run, waits, replica()).claim == "idle"
+    traffic.waiting = 0
+    revision_of(run).ready_once = False
+    assert facts(run, waits).claim == "idle"  # a deploy
+
+
+def test_measured_memory_replaces_what_was_declared_but_never_shares_a_whole_gpu() -> None:
+    run = run_of()
+    assert facts(run, replica()).memory == 8 * GIB
+    revision_of(run).gpu_peak = 2 * GIB
+    assert facts(run, replica()).memory == int(2.1 * GIB)
+    assert [needed_memory(0, 0), needed_memory(0, 100), needed_memory(None, 100)] == [0, 105, 0]
+
+
+def test_the_page_names_the_times_and_margins() -> None:
+    residence, patience = DEFAULT_RULES
+    for words in (
+        f"stays at least {residence:g} s after it is ready", f"have waited for {patience:g} s",
+        f"measured every {MEASURE_EVERY_S:g} s", f"its peak plus {100 * (MARGIN - 1):.0f} %",
+    ):  # fmt: skip
+        assert words in PAGE

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, Target
 
 HEADING: Final = ("NAME", "NAMESPACE", "PHASE", "REQ/S", "P50", "P99", "ERRORS", "REPLICAS", "QUEUE", "GPU MEMORY")
+GPU_HEADING: Final = ("GPU", "HOLDER", "MEMORY", "STATE", "WAITING")
 BY_SERVICE: Final = f"{contract.LABEL_NAMESPACE}, {contract.LABEL_SERVICE}"
+WAITING: Final = ("waiting", "parked")  # states in which a replica may wait for a GPU
 WINDOW_S: Final = 300.0  # of RevisionStatus.requests
 # The gateway's queue is in the status of the embedded platform, and only a metric on a cluster.
 QUEUE: Final = f"sum by ({BY_SERVICE}) ({contract.METRIC_QUEUE_DEPTH})"
@@ -34,7 +36,8 @@ GPU_MEMORY: Final = f"sum by ({BY_SERVICE}) (max by ({BY_SERVICE}, gpu_uuid) ({c
 def top(namespace: str | None, target: str, once: bool, interval: float) -> None:
     """Show the load of services live: requests per second, latency, errors, replicas, queue and GPU memory.
 
-    Latency and errors are those of the last five minutes. Ctrl-C ends it.
+    Latency and errors are those of the last five minutes. A second table shows which replica holds or waits for
+    which GPU of this machine. Ctrl-C ends it.
 
     Example: platformctl top --once
     """
@@ -43,18 +46,39 @@ def top(namespace: str | None, target: str, once: bool, interval: float) -> None
         return
     live = sys.stdout.isatty() and not once and output.chosen() in ("", "table")
     while True:
-        rows = read_load(connected, namespace)
+        statuses = status_views.with_latency_figures(connected.list(namespace), connected)
+        rows, gpus = read_load(connected, statuses), gpu_holders(statuses)
         lines = output.columns([HEADING, *map(_cells, rows)], indent="")
+        if gpus:
+            lines += ["", *output.columns([GPU_HEADING, *map(_gpu_cells, gpus)], indent="")]
         if not live:
-            output.data({"services": rows}, lines)
+            output.data({"services": rows, **({"gpus": gpus} if gpus else {})}, lines)
             return
         output.redraw(lines)
         time.sleep(max(interval, 0.2))
 
 
-def read_load(target: "Target", namespace: str | None) -> list[dict[str, Any]]:
+def gpu_holders(statuses: "Sequence[ServiceStatus]") -> list[dict[str, Any]]:
+    """Return a row for each replica and GPU of this machine that it holds or waits for, by GPU."""
+    rows = [
+        {
+            "gpu": gpu, "holder": f"{status.namespace}/{status.name}", "replica": each.name, "state": each.state,
+            "memory_bytes": each.gpu_memory or None, "waiting": each.reason if each.state in WAITING else "",
+        }
+        for status in statuses for revision in status.revisions for each in revision.replicas
+        for gpu in each.gpus or (("",) if each.state == "waiting" else ())
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (not row["gpu"], row["gpu"], row["holder"]))
+
+
+def _gpu_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    held = "all" if row["memory_bytes"] is None else output.size(row["memory_bytes"])
+    memory = held if row["gpu"] and row["state"] != "parked" else "-"
+    return row["gpu"] or "-", row["holder"], memory, row["state"], row["waiting"] or "-"
+
+
+def read_load(target: "Target", statuses: "Sequence[ServiceStatus]") -> list[dict[str, Any]]:
     """Return a row for each service, those with the most requests first."""
-    statuses = status_views.with_latency_figures(target.list(namespace), target)
     queries = (QUEUE, GPU_MEMORY) if target.embedded else (f"{QUEUE} + {GATEWAY_QUEUE} or {QUEUE}", GPU_MEMORY)
     queue, memory = ([_values(target, query) for query in queries]) if statuses else ({}, {})
     rows = [_row(status, queue, memory) for status in statuses]

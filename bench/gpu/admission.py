@@ -1,0 +1,149 @@
+"""GPU admission: many models on a GPU that holds three, asked by a skewed trace; what each request waits and why.
+
+    PYTHONPATH=platform:predictor:bench/gpu python bench/gpu/admission.py > bench/results/admission.json
+
+Needs torch with CUDA and what the platform itself needs. All models serve the same bf16 weights and park. A ballast
+takes the memory of the GPU that would let a fourth one in. Prints one JSON document; `--nothing-parks` stops models
+instead, so that each swap is a cold start. All parked models together get a quarter of the host's memory; beyond it
+they are stopped, so with larger weights the figures have both.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "platform"), str(ROOT / "predictor")]
+
+from tests.embedded import Platform  # noqa: E402
+from torch_backend import WIDTH  # noqa: E402
+
+from pilotlight.targets.local.supervisor.gpus import find_devices  # noqa: E402
+
+GIB = 1 << 30
+FIT = 3
+CONTEXT = GIB  # of CUDA and torch, in each process
+PARKED_CONTEXT = 600 << 20  # what stays of it in a parked one
+X = {"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}]}
+BALLAST = """
+import sys, torch
+held = torch.empty(int(sys.argv[1]), dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def document(name: str, model: Path, memory: int, park: bool) -> str:
+    return f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: {name}
+  annotations:
+    autoscaling.knative.dev/window: 1h
+    pilotlight.dev/gpu-memory: "{memory}"
+    pilotlight.dev/park: "{str(park).lower()}"
+spec:
+  predictor:
+    minReplicas: 0
+    maxReplicas: 1
+    model:
+      modelFormat: {{name: pytorch}}
+      protocolVersion: v2
+      storageUri: {model.as_uri()}
+      resources:
+        limits: {{nvidia.com/gpu: "1"}}
+"""
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    p99 = quantiles(ordered, n=100)[98] if len(ordered) > 1 else ordered[0]
+    return {"requests": len(ordered), "p50_s": median(ordered), "p99_s": p99, "longest_s": ordered[-1]}
+
+
+def play(platform: Platform, names: list[str], requests: int, clients: int) -> dict[str, Any]:
+    """Zipf over the models by several clients at once; every answer must come."""
+    trace = Random(7).choices(names, weights=[1 / (rank + 1) for rank in range(len(names))], k=requests)
+
+    def ask(name: str) -> tuple[str, int, float]:
+        begin = time.monotonic()
+        reply = platform.ask(f"/{name}/v2/models/{name}/infer", X, timeout=600)
+        return name, reply.status, time.monotonic() - begin
+
+    begin = time.monotonic()
+    with ThreadPoolExecutor(clients) as pool:
+        answers = list(pool.map(ask, trace))
+    took = time.monotonic() - begin
+    by_model = {name: [seconds for each, _, seconds in answers if each == name] for name in names}
+    return {
+        "seconds": took, "per_second": len(answers) / took, "statuses": Counter(str(each) for _, each, _ in answers),
+        "all": summary([seconds for *_, seconds in answers]),
+        "by_model": {name: summary(seconds) for name, seconds in by_model.items() if seconds},
+    }  # fmt: skip
+
+
+def learned(platform: Platform) -> dict[str, int]:
+    """Bytes of the GPU that are reserved by the services that hold some."""
+    rows = [(status.name, row) for status in platform.target.list(None) for row in status.revisions]
+    return {name: each.gpu_memory for name, row in rows for each in row.replicas if each.state == "ready"}
+
+
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    model, names = folder / "large", [f"m{index:02}" for index in range(options.models)]
+    need = round((model / "model.safetensors").stat().st_size * 1.1) + CONTEXT
+    free = find_devices()[0].memory - find_devices()[0].used_bytes
+    contexts = 0 if options.nothing_parks else (options.models - FIT) * PARKED_CONTEXT
+    ballast = max(0, free - FIT * need - contexts - CONTEXT)  # its own context too
+    pipe = subprocess.PIPE
+    held = subprocess.Popen([sys.executable, "-c", BALLAST, str(ballast)], stdin=pipe, stdout=pipe, text=True)
+    try:
+        assert held.stdout is not None
+        held.stdout.readline()
+        with Platform(folder / "home", {"PILOTLIGHT_PILOT_LIGHT": "on"}) as platform:
+            begin = time.monotonic()
+            for name in names:
+                platform.deploy(document(name, model, need, not options.nothing_parks))
+            for name in names:
+                platform.wait_phase("Ready", "Parked", "Standby", name=name, seconds=600)
+            deployed_s = time.monotonic() - begin
+            result = play(platform, names, options.requests, options.clients)
+            reasons = Counter(line.partition(":")[0] for line in platform.events())
+            waited = [line for line in platform.events() if line.startswith(("Preempted", "Admitted"))]
+            return {
+                "gpu": torch.cuda.get_device_name(0), "models": options.models, "weights_gb": options.gigabytes,
+                "declared_bytes": need, "ballast_bytes": ballast, "deployed_s": deployed_s, "trace": result,
+                "events": reasons, "swaps_per_minute": 60 * reasons["Preempted"] / result["seconds"],
+                "reserved_at_the_end": learned(platform), "last_events": waited[-10:],
+            }  # fmt: skip
+    finally:
+        held.communicate("")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=2.4, help="size of each model's bf16 weights")
+    parser.add_argument("--models", type=int, default=12)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--nothing-parks", action="store_true", help="models are stopped instead of parked")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        make = [sys.executable, str(Path(__file__).with_name("parking.py")), "--make", folder]
+        subprocess.run([*make, "--gigabytes", str(options.gigabytes)], check=True, stdout=sys.stderr)
+        print(json.dumps(measure(Path(folder), options), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from pilotlight.k8s import names, quantities
 from pilotlight.k8s.knative_features import PROBE_FIELDS
 from pilotlight.k8s.model_pins import encode
 from pilotlight.plan import document_annotations, environment_variables, model_pins, router
+from pilotlight.plan.capacity.memory_fit import gpu_share
 from pilotlight.plan.component_context import PlanContext, written_containers
 from pilotlight.plan.model_storage import ModelStorage, decide_storage, location, model_uris
 from pilotlight.plan.pod_security import Level, container_context, decide_level, fit_to_knative, pod_context
@@ -74,6 +75,8 @@ def metadata(context: PlanContext) -> dict[str, Json]:
     written = {**service.annotations, **component.annotations}
     pins = encode(model_pins.pins_of(context, model_uris(context)))
     added = {name: service.annotations[name] for name in names.POD_ANNOTATIONS if name in service.annotations}
+    if added.get(names.ANNOTATION_GPU_MEMORY) == "auto":
+        added[names.ANNOTATION_GPU_MEMORY] = gpu_share(context.choice) or "auto"
     added |= {names.ANNOTATION_PINS: pins} if pins else {}
     target = _target_annotations(context.capabilities)
     return {"labels": labels, "annotations": {**document_annotations.for_pods(written), **added, **target}}

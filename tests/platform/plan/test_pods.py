@@ -153,6 +153,12 @@ def test_pods_carry_the_isolation_of_their_model() -> None:
     assert isolated.revision != workload(ome()).revision
 
 
+@pytest.mark.parametrize(("service", "memory"), [(ome(), "2158Mi"), (kserve(), "auto")])
+def test_gpu_memory_is_estimated_where_the_size_of_the_model_is_known(service: Service, memory: str) -> None:
+    made = workload(annotated(service, **{"pilotlight.dev/gpu-memory": "auto"}))
+    assert made.template["metadata"]["annotations"]["pilotlight.dev/gpu-memory"] == memory
+
+
 def test_another_example_is_another_revision() -> None:
     one, two = (with_component(ome(), "engine", example={"instances": [n]}) for n in (1, 2))
     assert workload(one).revision != workload(two).revision

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pilotlight.catalogue.accelerator_selection import AcceleratorClass, memory_bytes, name_of
-from pilotlight.catalogue.model_memory import GIB, ModelMemory
+from pilotlight.catalogue.model_memory import GIB, ModelMemory, memory_of
+from pilotlight.k8s import quantities
 from pilotlight.k8s.names import ANNOTATION_MEMORY_CHECK
+from pilotlight.plan.component_context import RuntimeChoice
 from pilotlight.plan.types import Capabilities, DecisionLog, field_path
 from pilotlight.spec.service import Component, Service
 
@@ -70,6 +72,16 @@ def gpu_memory(
     if capabilities.gpu_memory:
         return capabilities.gpu_memory, "the smallest GPU of the cluster"
     return ASSUMED_MEMORY, ""
+
+
+def gpu_share(choice: RuntimeChoice) -> str:
+    """Return the memory that a model needs on each GPU, as a quantity; empty: not known before it is measured.
+
+    Only of our predictor: engines allocate a fraction of the GPU, whatever the model needs.
+    """
+    memory = memory_of(choice.model, choice.container) if choice.is_pilotlight else None
+    gpus = quantities.gpu_count(choice.container) or 1
+    return quantities.mebibytes(-(-memory.needed(gpus) // gpus)) if memory else ""
 
 
 def decide_gpus(

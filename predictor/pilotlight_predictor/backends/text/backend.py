@@ -6,16 +6,18 @@ engine (engine.py).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from pilotlight_predictor.backends.base import DecoupledRequest, LoadSpec
+from pilotlight_predictor.backends.text.adapter_table import AdapterTable
 from pilotlight_predictor.backends.text.engine import TextEngine
 from pilotlight_predictor.backends.text.generation_request import Task
 from pilotlight_predictor.backends.text.grammar import Grammar, GrammarCompiler
+from pilotlight_predictor.backends.text.lora_layers import NO_ADAPTER
 from pilotlight_predictor.backends.text.model import TextModel, integer_parameter, load_model
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer, read_messages
 from pilotlight_predictor.backends.text.tool_calls import ToolCallFormat, ToolCallParser, call_grammar, json_rule
@@ -64,10 +66,10 @@ class TextInstance:
 
     def __init__(
         self, name: str, model: TextModel, tokens: PromptTokenizer, engine: TextEngine, compiler: GrammarCompiler,
-        shared: list[int],
+        adapters: AdapterTable, shared: list[int],
     ) -> None:  # fmt: skip
         self._name, self._model, self._tokens, self.engine = name, model, tokens, engine
-        self._compiler = compiler
+        self._compiler, self.adapters = compiler, adapters
         self._shared = shared  # how many instances use the engine
         self._shared[0] += 1
 
@@ -81,7 +83,8 @@ class TextInstance:
                 self.engine.submit(task)
 
     def clone(self) -> "TextInstance":
-        return TextInstance(self._name, self._model, self._tokens, self.engine, self._compiler, self._shared)
+        parts = (self._model, self._tokens, self.engine, self._compiler, self.adapters, self._shared)
+        return TextInstance(self._name, *parts)
 
     def close(self) -> None:
         self._shared[0] -= 1
@@ -92,6 +95,7 @@ class TextInstance:
     def _task(self, request: DecoupledRequest) -> Task:
         infer_request = request.request
         parameters, stream, exclude = _settings(infer_request)
+        adapter = _adapter(parameters)
         text, messages = _text(infer_request, "text_input"), _text(infer_request, "messages")
         tokens, options = infer_request.inputs.get("tokens"), _chat_options(infer_request)
         if messages:
@@ -113,11 +117,13 @@ class TextInstance:
         outputs = [name for name in OPTIONAL_OUTPUTS if name in names or flags.get(f"return_{name}") is True]
         max_tokens = self._max_tokens(prompt, sampling)
         form = self._tokens.tool_format(options.tools) if options.tools else None
+        identity = self.adapters.acquire(adapter) if adapter else NO_ADAPTER
         return Task(
             request, prompt, sampling, max_tokens, self._model.eos_tokens, self._tokens, stream=stream,
             before=(text or "") if repeats else "", outputs=frozenset(outputs),
             grammars=self._grammars(options, form, sampling.n),
-            new_parser=form and partial(ToolCallParser, form, options),
+            new_parser=form and partial(ToolCallParser, form, options), adapter=identity,
+            on_released=partial(self.adapters.release, identity) if adapter else lambda: None,
         )  # fmt: skip
 
     def _grammars(self, options: ChatOptions, form: ToolCallFormat | None, count: int) -> list[Grammar]:
@@ -153,7 +159,15 @@ class TextInstance:
         return sampling.max_tokens or remaining
 
 
-def _settings(request: InferRequest) -> tuple[Mapping[str, Any], bool, bool | None]:
+def _adapter(parameters: dict[str, Any]) -> str:
+    """Remove and return the adapter of a request, by the name of Triton's vLLM backend; empty for the base model."""
+    name = parameters.pop("lora_name", None) or ""
+    if not isinstance(name, str):
+        raise BadField("lora_name", f"lora_name = {name!r}, must be the name of an adapter")
+    return name
+
+
+def _settings(request: InferRequest) -> tuple[dict[str, Any], bool, bool | None]:
     """Sampling parameters, stream and exclude_input_in_output, from inputs or the request's parameters."""
     parameters = dict(request.parameters)
     stream, exclude = (
@@ -214,5 +228,6 @@ def load(spec: LoadSpec) -> TextInstance:
         tokenizer = load_part("AutoTokenizer", spec.folder, spec.config.name)
         model = load_model(spec, spec.folder)
     tokens = PromptTokenizer(tokenizer, spec.config.name, model.context)
-    compiler = GrammarCompiler(tokens, model.eos_tokens)
-    return TextInstance(spec.config.name, model, tokens, TextEngine(model, slots), compiler, [0])
+    compiler, engine = GrammarCompiler(tokens, model.eos_tokens), TextEngine(model, slots)
+    adapters = AdapterTable(spec.config.name, model.lora, engine)
+    return TextInstance(spec.config.name, model, tokens, engine, compiler, adapters, [0])

@@ -9,6 +9,7 @@ another.
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from copy import deepcopy
 from threading import Condition, Thread
 from time import perf_counter, sleep
@@ -18,7 +19,7 @@ from pilotlight_predictor.backends.text.generation_request import ChoiceRow, Tas
 from pilotlight_predictor.backends.text.kv_cache import BatchKVCache
 from pilotlight_predictor.backends.text.model import TextModel
 from pilotlight_predictor.backends.text.sampler import sample_all
-from pilotlight_predictor.errors import BackendFailed
+from pilotlight_predictor.errors import BackendFailed, NotReady
 
 if TYPE_CHECKING:
     import torch
@@ -39,13 +40,14 @@ class Prefill:
 
 
 class TextEngine:
-    """Generator of up to `slots` choices at a time. `submit` is thread-safe; all else runs in the engine's thread."""
+    """Generator of up to `slots` choices at a time. `submit` and `call` are for any thread, the rest for its own."""
 
     def __init__(self, model: TextModel, slots: int) -> None:
         self._model = model
         self.slots = slots
         self._changed = Condition()
         self._waiting: deque[Task] = deque()
+        self._calls: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._free = slots
         self._stopping = False
         self._thread: Thread | None = None
@@ -63,14 +65,28 @@ class TextEngine:
     def submit(self, task: Task) -> None:
         """Queue a task; blocks until slots are free, so that requests wait in the scheduler's bounded queue."""
         with self._changed:
-            if self._thread is None:
-                self._thread = Thread(target=self._loop, name="pilotlight-text", daemon=True)
-                self._thread.start()
+            self._start()
             while self._free < len(task.rows) and not task.cancelled:
                 self._changed.wait(0.1)  # cancellation does not notify
             self._free -= len(task.rows)
             self._waiting.append(task)
             self._changed.notify_all()
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Run `work` between two steps and wait for its end; raise what it raises."""
+        future: Future[None] = Future()
+        with self._changed:
+            if self._stopping:
+                raise NotReady("the text model is being unloaded")
+            self._start()
+            self._calls.append((work, future))
+            self._changed.notify_all()
+        future.result()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._loop, name="pilotlight-text", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         with self._changed:
@@ -85,17 +101,27 @@ class TextEngine:
         with torch.inference_mode():
             # One chunk of prefill and one token per row alternate, so that long prompts do not stall generation.
             while self._wait_for_work():
+                self._run_calls()
                 self._sweep()
                 self._run_guarded(self._prefill, lambda: [prefill.task for prefill in list(self._prefills)[:1]])
                 self._run_guarded(self._step, lambda: [row.task for row in self._rows])
                 if not (self._waiting or self._prefills or self._rows):
                     self._model.capture_graphs()
+            self._run_calls()
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            work, future = self._calls.popleft()
+            try:
+                future.set_result(work())
+            except Exception as error:  # for the thread that waits
+                future.set_exception(error)
 
     def _wait_for_work(self) -> bool:
         """Wait for work; return False when the engine is closed."""
         with self._changed:
             idle = not (self._prefills or self._rows)
-            while not (self._waiting or self._prefills or self._rows or self._stopping):
+            while not (self._waiting or self._calls or self._prefills or self._rows or self._stopping):
                 self._changed.wait(RETRY_S if self._late else None)
                 if self._late:
                     break
@@ -130,9 +156,10 @@ class TextEngine:
                 continue
             current = self._prefills[0]
             chunk = current.task.prompt[current.done : current.done + budget]
-            whole = self._model.prefill(chunk) if len(chunk) == len(current.task.prompt) else None
+            adapter = current.task.adapter
+            whole = self._model.prefill(chunk, adapter) if len(chunk) == len(current.task.prompt) else None
             if whole is None:
-                scores = self._model.forward([chunk], [current.done], current.cache, None)
+                scores = self._model.forward([chunk], [current.done], current.cache, None, [adapter])
             else:
                 scores, current.cache = whole
             current.done += len(chunk)
@@ -156,7 +183,8 @@ class TextEngine:
 
     def _prefill_together(self, group: list[Prefill]) -> int:
         """Read prompts in one pass, which takes little longer than one of them; return the number of their tokens."""
-        scores, caches = self._model.prefill_together([prefill.task.prompt for prefill in group])
+        tasks = [prefill.task for prefill in group]
+        scores, caches = self._model.prefill_together([t.prompt for t in tasks], [t.adapter for t in tasks])
         for row, (prefill, cache) in enumerate(zip(group, caches, strict=True)):
             prefill.cache = cache
             self._begin(prefill, scores[row : row + 1], pause=row == len(group) - 1)
@@ -202,15 +230,18 @@ class TextEngine:
         if self._batch is None:
             import torch
 
-            each = (model.forward([[row.token]], [row.length], row.cache, None) for row in self._rows)
+            each = (
+                model.forward([[row.token]], [row.length], row.cache, None, [row.task.adapter]) for row in self._rows
+            )
             return torch.cat(list(each))
         self._batch.before_step()
-        by_graph = self._step_graphs and self._step_graphs.run([row.token for row in self._rows])
+        adapters = [row.task.adapter for row in self._rows]
+        by_graph = self._step_graphs and self._step_graphs.run([row.token for row in self._rows], adapters)
         if by_graph is not None:
             self._batch.after_step()
             return by_graph
         lengths, mask = list(self._batch.lengths), self._batch.mask(model.device)
-        scores = model.forward([[row.token] for row in self._rows], lengths, self._batch.cache, mask)
+        scores = model.forward([[row.token] for row in self._rows], lengths, self._batch.cache, mask, adapters)
         self._batch.after_step()
         return scores
 
@@ -230,6 +261,8 @@ class TextEngine:
         if task.cancelled:
             task.end()
         task.slots -= slots
+        if slots and not task.slots:
+            task.on_released()
         with self._changed:
             self._free += slots
             self._changed.notify_all()

@@ -13,6 +13,7 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import DecoupledRequest
 from pilotlight_predictor.backends.text.grammar import Grammar
+from pilotlight_predictor.backends.text.lora_layers import NO_ADAPTER
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer
 from pilotlight_predictor.backends.text.sampler import NO_TOKEN, SampledToken, Sampler
 from pilotlight_predictor.backends.text.tool_calls import ToolCallParser
@@ -145,12 +146,13 @@ class ChoiceRow:
 
 
 class Task:
-    """One request in the engine; `slots` are those it still occupies."""
+    """One request in the engine; `slots` are those it still occupies. `on_released` is called after the last."""
 
     def __init__(
         self, request: DecoupledRequest, prompt: Sequence[int], sampling: SamplingParameters, max_tokens: int,
         ends: frozenset[int], tokens: PromptTokenizer, *, stream: bool, before: str, outputs: frozenset[str],
         grammars: Sequence[Grammar] = (), new_parser: Callable[[], ToolCallParser] | None = None,
+        adapter: int = NO_ADAPTER, on_released: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._request = request
         self.prompt = list(prompt)
@@ -163,6 +165,7 @@ class Task:
         ]  # fmt: skip
         self._failed = False
         self.slots = sampling.n
+        self.adapter, self.on_released = adapter, on_released
         self._stream = stream
         self._prefix = before  # of the text: the prompt, if it is to be repeated
         self._outputs_requested = outputs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight_predictor.backends.base import LoadSpec, first_line
 from pilotlight_predictor.backends.text.kv_cache import BatchKVCache
+from pilotlight_predictor.backends.text.lora_layers import NO_ADAPTER, LoraLayers
 from pilotlight_predictor.backends.text.step_graphs import StepGraphs
 from pilotlight_predictor.backends.torch.cuda_graphs import SWITCH_S, CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
@@ -31,6 +32,13 @@ DEFAULT_CONTEXT: Final = 2048  # of a model without max_position_embeddings
 class Layer(NamedTuple):
     keys: "torch.Tensor"
     values: "torch.Tensor"
+
+
+class PrefillSize(NamedTuple):
+    """What a graph is captured for: tokens, and whether it computes updates of adapters."""
+
+    tokens: int
+    adapted: bool
 
 
 class PrefilledCache:
@@ -61,21 +69,23 @@ class PrefillGraphs:
         capture_one: Callable[..., CapturedGraph] = capture_graph,
     ) -> None:
         self._compute, self._layers, self._device, self._capture_one = compute, layers, device, capture_one
-        self.graphs: dict[int, CapturedGraph] = {}
-        self._requested: set[int] = set()
+        self.graphs: dict[PrefillSize, CapturedGraph] = {}
+        self._requested: set[PrefillSize] = set()
         self._failed = False
 
-    def run(self, tokens: Sequence[int]) -> "tuple[torch.Tensor, PrefilledCache] | None":
+    def run(self, tokens: Sequence[int], adapter: int = NO_ADAPTER) -> "tuple[torch.Tensor, PrefilledCache] | None":
         """Return the scores after the prompt and its cache; None if its size is not captured yet or too long."""
         import torch
 
-        size = padded_size(len(tokens))
+        size = PrefillSize(padded_size(len(tokens)), adapter != NO_ADAPTER)
         graph = self.graphs.get(size)
         if graph is None:
-            self._requested |= {size} if size else set()
+            self._requested |= {size} if size.tokens else set()
             return None
         graph.inputs["ids"][:, : len(tokens)].copy_(torch.tensor([tokens]))
         graph.inputs["last"].fill_(len(tokens) - 1)
+        if size.adapted:
+            graph.inputs["adapter"].fill_(adapter)
         graph.replay()
         out = graph.outputs
         layers = [Layer(out[f"keys{number}"], out[f"values{number}"]) for number in range(self._layers)]
@@ -93,7 +103,11 @@ class PrefillGraphs:
             message = f"prompts are read without CUDA graphs: the model cannot be captured ({first_line(error)})"
             log("graphs.failed", message, level="WARNING")
 
-    def _capture_size(self, size: int) -> CapturedGraph:
+    def drop_adapted(self) -> None:
+        """Drop the graphs that compute updates of adapters, whose tensors were replaced."""
+        self.graphs = {size: graph for size, graph in self.graphs.items() if not size.adapted}
+
+    def _capture_size(self, size: PrefillSize) -> CapturedGraph:
         """Capture on a separate stream: the default stream cannot be captured."""
         import torch
 
@@ -101,7 +115,8 @@ class PrefillGraphs:
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             zeros = partial(torch.zeros, dtype=torch.int64, device=self._device)
-            inputs, pool = {"ids": zeros((1, size)), "last": zeros(1)}, torch.cuda.graph_pool_handle()
+            inputs, pool = {"ids": zeros((1, size.tokens)), "last": zeros(1)}, torch.cuda.graph_pool_handle()
+            inputs |= {"adapter": zeros(1)} if size.adapted else {}
             graph = self._capture_one(GraphPlan(0, 0, ()), inputs, self._compute, stream, pool)
         current.wait_stream(stream)
         return graph
@@ -112,16 +127,19 @@ def padded_size(length: int) -> int:
     return next((size for size in SIZES if length <= size), 0)
 
 
-def prefill_outputs(module: Callable[..., Any], new_cache: Callable[[], Any], values: "dict[str, torch.Tensor]") -> Any:
+def prefill_outputs(
+    module: Callable[..., Any], lora: LoraLayers, new_cache: Callable[[], Any], values: "dict[str, torch.Tensor]"
+) -> Any:
     """Computation of a graph: the padded prompt → scores after its `last` token, keys and values."""
     import torch
 
     cache, ids = new_cache(), values["ids"]
     positions = torch.arange(ids.shape[1], device=ids.device)[None]
-    out = module(
-        input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True,
-        logits_to_keep=values["last"],
-    )  # fmt: skip
+    with lora.rows(values.get("adapter", (NO_ADAPTER,))):
+        out = module(
+            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True,
+            logits_to_keep=values["last"],
+        )  # fmt: skip
     outputs = {"scores": out.logits[:, -1]}
     for number, layer in enumerate(cache.layers):
         outputs[f"keys{number}"], outputs[f"values{number}"] = layer.keys, layer.values
@@ -135,6 +153,8 @@ class TextModel:
         from transformers.cache_utils import DynamicLayer
 
         self._module = module
+        self.lora = LoraLayers(module)
+        self._lora_version = 0
         self.device = device
         self.context = context
         config = module.config.get_text_config()
@@ -149,20 +169,29 @@ class TextModel:
         self.eos_tokens = frozenset([eos] if isinstance(eos, int) else eos or ())
         self._prefill_graphs: PrefillGraphs | None = None
         if graphs and device.type == "cuda" and self.batchable and self._last_only:
-            self._prefill_graphs = PrefillGraphs(partial(prefill_outputs, module, self.new_cache), self.layers, device)
+            self._prefill_graphs = PrefillGraphs(
+                partial(prefill_outputs, module, self.lora, self.new_cache), self.layers, device
+            )
 
     @property
     def uses_graphs(self) -> bool:
         return self._prefill_graphs is not None
 
     def step_graphs(self, batch: BatchKVCache) -> StepGraphs | None:
-        return StepGraphs(self._module, batch, self.device) if self.uses_graphs else None
+        return StepGraphs(self._module, self.lora, batch, self.device) if self.uses_graphs else None
 
-    def prefill(self, prompt: Sequence[int]) -> "tuple[torch.Tensor, Any] | None":
+    def prefill(self, prompt: Sequence[int], adapter: int = NO_ADAPTER) -> "tuple[torch.Tensor, Any] | None":
         """Run a whole prompt by a CUDA graph; return its scores and cache, or None to use `forward`."""
-        return None if self._prefill_graphs is None else self._prefill_graphs.run(prompt)
+        if self._prefill_graphs is None:
+            return None
+        if self._lora_version != self.lora.version:
+            self._lora_version = self.lora.version
+            self._prefill_graphs.drop_adapted()
+        return self._prefill_graphs.run(prompt, adapter)
 
-    def prefill_together(self, prompts: Sequence[Sequence[int]]) -> "tuple[torch.Tensor, list[PrefilledCache]]":
+    def prefill_together(
+        self, prompts: Sequence[Sequence[int]], adapters: Sequence[int] = (NO_ADAPTER,)
+    ) -> "tuple[torch.Tensor, list[PrefilledCache]]":
         """Run whole prompts in one pass, padded on the right, which causal attention ignores; return as `prefill`."""
         import torch
 
@@ -170,10 +199,11 @@ class TextModel:
         ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts], device=self.device)
         ends = torch.tensor([len(prompt) - 1 for prompt in prompts], device=self.device)
         rows, positions = torch.arange(len(ids), device=self.device), torch.arange(width, device=self.device)
-        out = self._module(
-            input_ids=ids, position_ids=positions.expand(len(ids), -1), past_key_values=cache, use_cache=True,
-            return_dict=True, **({"logits_to_keep": ends} if self._last_only else {}),
-        )  # fmt: skip
+        with self.lora.rows(adapters):
+            out = self._module(
+                input_ids=ids, position_ids=positions.expand(len(ids), -1), past_key_values=cache, use_cache=True,
+                return_dict=True, **({"logits_to_keep": ends} if self._last_only else {}),
+            )  # fmt: skip
         scores = out.logits[rows, rows if self._last_only else ends]
         return scores, [PrefilledCache(cache.layers, len(prompt), row) for row, prompt in enumerate(prompts)]
 
@@ -192,12 +222,14 @@ class TextModel:
         import torch
 
         self._module = self._prefill_graphs = None
+        self.lora.free()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def forward(
-        self, tokens: Sequence[Sequence[int]], before: Sequence[int], cache: Any, mask: "torch.Tensor | None"
-    ) -> "torch.Tensor":
+        self, tokens: Sequence[Sequence[int]], before: Sequence[int], cache: Any, mask: "torch.Tensor | None",
+        adapters: Sequence[int] = (NO_ADAPTER,),
+    ) -> "torch.Tensor":  # fmt: skip
         """Return scores of the next token of each row; `before` is the number of tokens of each row in the cache."""
         import torch
 
@@ -206,9 +238,10 @@ class TextModel:
         if self._has_positions:
             begins = torch.tensor(before, device=self.device)
             arguments["position_ids"] = begins[:, None] + torch.arange(ids.shape[1], device=self.device)
-        out = self._module(
-            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, return_dict=True, **arguments
-        )
+        with self.lora.rows(adapters):
+            out = self._module(
+                input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, return_dict=True, **arguments
+            )
         scores: torch.Tensor = out.logits[:, -1]
         return scores
 

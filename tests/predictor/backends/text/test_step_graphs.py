@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from tests.predictor.backends.text.conftest import Heard, text_instance
+from tests.predictor.backends.text.lora import merged, write_adapter
+from tests.predictor.backends.text.test_lora import assert_as_merged, mixed
 from tests.predictor.backends.text.test_text_engine import all_heard, prompts
 from tests.predictor.backends.text.test_text_graphs import NoStream, standing_in
 from tests.predictor.backends.text.tiny import greedy_text
@@ -29,7 +31,7 @@ def stepping(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
     def with_graphs(columns: int, capture: Capture = standing_in) -> tuple[TextInstance, StepGraphs]:
         engine._batch = BatchKVCache(model.layers, (engine.slots, columns))
-        engine._step_graphs = StepGraphs(model._module, engine._batch, model.device, capture)
+        engine._step_graphs = StepGraphs(model._module, model.lora, engine._batch, model.device, capture)
         return instance, engine._step_graphs
 
     yield with_graphs
@@ -43,6 +45,28 @@ def test_every_request_gets_what_it_gets_alone(stepping: Any, tiny: Path, column
     for heard, text in zip(all_heard(instance, asked), prompts(24), strict=True):
         assert heard.text() == greedy_text(tiny, text, heard.request.parameters["max_tokens"]), text
     assert graphs.graphs
+
+
+def test_graphs_of_adapted_rows_are_captured_again_when_their_tensors_are_replaced(
+    stepping: Any, tiny: Path, tmp_path: Path
+) -> None:
+    """An adapter beside others uses columns that graphs read already, until there are none left."""
+    captured: list[int] = []
+
+    def counted(plan: Any, inputs: Any, *others: Any) -> Any:
+        captured.append(len(inputs["step"]))  # 4 lists with the adapters of the rows, else 3
+        return standing_in(plan, inputs, *others)
+
+    instance, graphs = stepping(128, counted)
+    made: dict[str, tuple[Path, Path]] = {}
+    for seed, (name, rank, recaptured) in enumerate((("first", 8, True), ("beside", 8, False), ("more", 4, True))):
+        adapter = write_adapter(tmp_path / name, tiny, seed, r=rank)
+        made[name] = adapter, merged(tmp_path / f"{name}-merged", tiny, adapter)
+        instance.adapters.load(name, str(adapter))
+        before = captured.count(4)
+        assert_as_merged(all_heard(instance, mixed([name], 12)), tiny, made)
+        assert (captured.count(4) > before) is recaptured
+    assert {key[2] for key in graphs.graphs} == {False, True}
 
 
 def test_a_model_that_cannot_be_captured_steps_without_graphs(stepping: Any, tiny: Path) -> None:

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.eventually import eventually
 from tests.predictor.backends.text.conftest import Heard, text_instance
+from tests.predictor.backends.text.lora import merged, write_adapter
+from tests.predictor.backends.text.test_lora import assert_as_merged, mixed
+from tests.predictor.backends.text.test_text_engine import all_heard
 
 from pilotlight_predictor.backends.text.backend import TextInstance
 from pilotlight_predictor.backends.text.model import PrefillGraphs, TextModel, padded_size, prefill_outputs
@@ -45,7 +49,7 @@ def graphs(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextIn
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
 
     def compute(values: Any) -> Any:
-        return prefill_outputs(model._module, model.new_cache, values)
+        return prefill_outputs(model._module, model.lora, model.new_cache, values)
 
     made = model._prefill_graphs = PrefillGraphs(compute, model.layers, model.device, standing_in)
     yield instance, made
@@ -86,7 +90,7 @@ def test_a_size_that_was_asked_for_is_captured_and_answers_as_before(
     plain = [ask(text, max_tokens=12, temperature=0, ignore_eos=True).text() for text in texts]
     captured_after(instance, prompts, texts[0])
     assert [asked(instance, text).text() for text in texts] == plain
-    assert list(prompts.graphs) == [32]
+    assert list(prompts.graphs) == [(32, False)]
 
 
 def test_prompts_of_a_graph_do_not_meet_in_its_memory(
@@ -99,6 +103,20 @@ def test_prompts_of_a_graph_do_not_meet_in_its_memory(
     instance.begin(together)
     plain = [ask(text, max_tokens=12, temperature=0, ignore_eos=True).text() for text in texts]
     assert [heard.wait().text() for heard in together] == plain
+
+
+def test_prompts_of_adapters_have_graphs_of_their_own(
+    graphs: tuple[TextInstance, PrefillGraphs], tiny: Path, tmp_path: Path
+) -> None:
+    instance, prompts = graphs
+    made: dict[str, tuple[Path, Path]] = {}
+    for seed, name in enumerate(("first", "second")):
+        adapter = write_adapter(tmp_path / name, tiny, seed, r=8)
+        made[name] = adapter, merged(tmp_path / f"{name}-merged", tiny, adapter)
+        instance.adapters.load(name, str(adapter))
+    for count in (1, 2):
+        assert_as_merged([heard for each in mixed(list(made), 12) for heard in all_heard(instance, [each])], tiny, made)
+        assert eventually(lambda: {(32, True), (32, False)} <= prompts.graphs.keys()), count
 
 
 def test_a_model_that_cannot_be_captured_says_so_once_and_answers(

@@ -213,6 +213,28 @@ class Parkable(Protocol):
         """Free the host copy that an awake model has for its next parking."""
 
 
+class Adapters(Protocol):
+    """Attribute `adapters` of an instance that serves LoRA adapters of its model (docs/how-to/llm.md).
+
+    Instances that share weights share it. Thread-safe; calls block, so not for the event loop.
+    """
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """Folders by name of adapter."""
+
+    def load(self, name: str, path: str, *, replace: bool = False) -> None:
+        """Load an adapter from a local folder. Raise LoadFailed, or BadRequest if the name is in use."""
+
+    def unload(self, name: str) -> None:
+        """Unload an adapter; requests in flight finish. Raise NotFound."""
+
+
+def adapters_of(instances: Sequence[AnyInstance]) -> tuple[Adapters, ...]:
+    """Return the adapters of a version's instances, one for each copy of its weights."""
+    return tuple(dict.fromkeys(each for instance in instances if (each := getattr(instance, "adapters", None))))
+
+
 def import_library(name: str, models: str, extra: str) -> Any:
     """Import a library that `models` need. Raise LoadFailed with the extra to install if it cannot be imported."""
     try:

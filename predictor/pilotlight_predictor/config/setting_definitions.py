@@ -192,6 +192,11 @@ class ModelSettings(SettingsGroup):
         {}, value_types.PARAMETERS, "--model-parameter",
         "Parameter as in config.pbtxt, such as task=fill-mask, of models that do not set it; may be repeated.",
     )  # fmt: skip
+    adapters: Mapping[str, str] = setting(
+        {}, value_types.ADAPTERS, "--adapter",
+        "LoRA adapter of the text model of --model-path: the name that requests use, and a folder that peft saved, or"
+        " its URI; may be repeated.",
+    )  # fmt: skip
     trusted_pickles: Mapping[str, str] = setting(
         {}, value_types.PICKLES, "--trust-pickle", "Trusted pickle file, with its SHA-256; may be repeated."
     )

@@ -36,6 +36,10 @@ class ModelControl:
     def may_be_empty(self) -> bool:
         return self._mode == "explicit"
 
+    def fetch(self, uri: str) -> Path:
+        """Return the local path of a file or folder that may be remote. Blocking."""
+        return self._sources.fetch(uri)
+
     @property
     def workers(self) -> int:
         return self._settings.server.workers

@@ -9,6 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final
 
+from pilotlight_predictor.backends.base import adapters_of
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.byte_budget import ByteBudget
 from pilotlight_predictor.core.threads import in_thread_under_load
@@ -88,6 +89,7 @@ def open_version(
     executor = _executor(loaded, stats, find, max_queue_size, budget)
     version = ModelVersion(config, loaded.version, executor, stats, metadata_specs(config), loaded.labels, cache)
     version.answered_warmup, version.example = loaded.verified, loaded.example
+    version.adapters = adapters_of(loaded.instances)
     for instance in loaded.instances[:1]:
         version.v1_verbs = getattr(instance, "verbs", frozenset())
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering

@@ -12,7 +12,7 @@ from types import ModuleType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pilotlight_predictor.backends.base import AnyInstance, Device, LoadSpec, ModelCaller, is_decoupled
+from pilotlight_predictor.backends.base import AnyInstance, Device, LoadSpec, ModelCaller, adapters_of, is_decoupled
 from pilotlight_predictor.backends.device_placement import gpu_count, instance_devices
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core import backend_table
@@ -78,7 +78,7 @@ def load_version(
         prepare(row)
     try:
         with _timed(phases, "load"):
-            _create_instances(instances, module, spec, devices)
+            _create_instances(instances, module, spec, devices, source.adapters)
             config = getattr(instances[0], "completed", None) or config
             completed = complete(config, source.name, _file_info(row, instances[0]), _defaults(settings))
             completed = _with_decoupled(completed, is_decoupled(instances[0]))
@@ -184,8 +184,9 @@ def _preferred_backend(row: backend_table.BackendEntry, spec: LoadSpec) -> backe
 
 
 def _create_instances(
-    instances: list[AnyInstance], module: ModuleType, spec: LoadSpec, devices: Sequence[Device]
-) -> None:
+    instances: list[AnyInstance], module: ModuleType, spec: LoadSpec, devices: Sequence[Device],
+    adapters: Mapping[str, str],
+) -> None:  # fmt: skip
     """Append one instance per device to `instances`, so that after a failure the caller can close the earlier ones."""
     # A library may end the process on a damaged file: then this is the last line of the log.
     log("model.loading", f"'{spec.config.name}' from {spec.path.name}", model=spec.config.name, version=spec.version)
@@ -197,6 +198,20 @@ def _create_instances(
         spec = replace(spec, prefetched=None)
         first.setdefault(str(device), instance)
         instances.append(instance)
+    _load_adapters(instances, adapters, spec.config.name)
+
+
+def _load_adapters(instances: Sequence[AnyInstance], adapters: Mapping[str, str], model: str) -> None:
+    tables = adapters_of(instances)
+    if adapters and not tables:
+        raise LoadFailed(
+            f"model '{model}' takes no adapters: only text models in Hugging Face's layout do; remove --adapter"
+        )
+    for name, path in adapters.items():
+        if name == model:
+            raise LoadFailed(f"adapter '{name}' has the name of its model; give it another name (--adapter)")
+        for table in tables:
+            table.load(name, path)
 
 
 def _file_info(row: backend_table.BackendEntry, instance: AnyInstance) -> ModelFileInfo:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pilotlight_predictor.backends.base import Adapters
 from pilotlight_predictor.config import Limits
 from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse, Outputs, OutputsWithParameters, Part
 from pilotlight_predictor.core.shared_memory import is_shared, place_outputs
@@ -96,6 +97,7 @@ class ModelVersion:
         self._loaded = next(_LOADS)
         self.templates: Any = None  # the V2 route's request templates, set at its first request
         self.v1_verbs: frozenset[str] = frozenset()  # V1 verbs that the model implements itself, on undecoded JSON
+        self.adapters: Sequence[Adapters] = ()  # LoRA adapters of each copy of the weights
         self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
         self._fixed = frozenset(t.name for t in config.inputs if t.dims and t.dims[-1] != -1)
 
@@ -103,6 +105,10 @@ class ModelVersion:
     def verified(self) -> bool:
         """Whether the version has answered: its warm-up, or any request."""
         return self.answered_warmup or self.stats.success_count > self._earlier_successes
+
+    @property
+    def adapter_paths(self) -> Mapping[str, str]:
+        return self.adapters[0].paths if self.adapters else {}
 
     def verification(self) -> dict[str, Any]:
         return {"verified": self.verified, "unverified_failures": self.unverified_failures}

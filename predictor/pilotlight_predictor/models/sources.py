@@ -41,6 +41,8 @@ class ModelSources:
     def refresh(self) -> dict[str, ModelSource]:
         """Return the models that exist now. If two repositories have a model of one name, the first wins."""
         sources: dict[str, ModelSource] = {}
+        if self._settings.adapters and not self._settings.path:
+            raise LoadFailed("model.adapters are of the model of --model-path: set that too, or leave out --adapter")
         if self._settings.path:
             path = self._fetch(self._settings.path)
             if "://" in self._settings.path and self._settings.code:
@@ -59,6 +61,13 @@ class ModelSources:
                     log("model.shadowed", message, level="WARNING", model=source.name)
         return sources
 
+    def fetch(self, uri: str) -> Path:
+        """Return the local path of a file or folder that may be remote."""
+        return self._fetch(uri)
+
+    def _adapters(self) -> dict[str, str]:
+        return {name: str(self._fetch(path)) for name, path in self._settings.adapters.items()}
+
     def _from_path(self, path: Path) -> list[ModelSource]:
         """Return one model under the configured name, or all models of a repository (a service of Triton's format)."""
         if is_repository(path):
@@ -69,8 +78,14 @@ class ModelSources:
                     f"model.example{given} applies to one model, but {path} has {len(sources)}: put an "
                     "example.json into the folder of each instead (--example)"
                 )
-            return [replace(source, example=self._example) for source in sources]
-        source = replace(plain_source(path, self._settings.name or None), example=self._example)
+            if self._settings.adapters and len(sources) > 1:
+                raise LoadFailed(
+                    f"model.adapters apply to one model, but {path} has {len(sources)}: load them by"
+                    " POST /v1/load_lora_adapter with its model instead (--adapter)"
+                )
+            return [replace(source, example=self._example, adapters=self._adapters()) for source in sources]
+        source = plain_source(path, self._settings.name or None)
+        source = replace(source, example=self._example, adapters=self._adapters())
         version, labels = self._settings.version, self._settings.version_labels
         number = labels.get(f"{source.name}/{version}", labels.get(version))
         return [_select_version(source, version if number is None else str(number))]

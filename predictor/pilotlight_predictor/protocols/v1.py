@@ -8,7 +8,7 @@ from pilotlight_predictor.errors import NotFound, NotReady, Unsupported
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, model_routes
-from pilotlight_predictor.protocols.openai import routes
+from pilotlight_predictor.protocols.openai import adapters, routes
 from pilotlight_predictor.protocols.run_inference import Finish, decode_and_run, run_inference
 from pilotlight_predictor.protocols.v1_codec import DecodedPredict, decode_body, decode_document, encode_predictions
 from pilotlight_predictor.protocols.v2.infer import version_of
@@ -34,6 +34,8 @@ def models(server: Server, _: HttpRequest) -> HttpResponse:
 def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
     """Respond 503 for a known model that is not ready, as KServe does."""
     name, version = request.params["model"], version_of(request)
+    if version == NEWEST and (base := adapters.find_base(server, name)) is not None:
+        return json_response({"name": name, "ready": True, **adapters.adapter_object(base, name, routes.STARTED)})
     try:
         served = server.find(name, version)
     except NotFound:

@@ -7,11 +7,11 @@
 Read-only: no model is opened here, and a broken model never hides its neighbours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pilotlight.wire.messages import suggestion
@@ -41,6 +41,7 @@ class ModelSource(Struct, frozen=True):
     config_path: Path | None
     plain: bool = False
     example: Path | bytes | None = None  # request of the warm-up, from the settings: its file, or its JSON
+    adapters: Mapping[str, str] = field(default_factory=dict)  # name → folder of a LoRA adapter, from the settings
 
 
 def scan(repository: Path) -> list[ModelSource]:

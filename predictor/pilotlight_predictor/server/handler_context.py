@@ -97,12 +97,14 @@ class Server:
         known = (served.name, served.version) if served is not None else ("", 0)
         self.metrics.request(*known, protocol, status).observe(seconds)
 
-    def observe(self, served: ModelVersion, protocol: str, status: int, seconds: float) -> None:
-        """Count a finished inference, once for each that was counted in flight."""
+    def observe(self, served: ModelVersion, protocol: str, status: int, seconds: float, adapter: str = "") -> None:
+        """Count a finished inference, once for each that was counted in flight. An adapter counts as its own model."""
         self.metrics.in_flight -= 1
-        self.count_response(served, protocol, status, seconds)
+        self.count_response(served, protocol, status, seconds, adapter)
 
-    def count_response(self, served: ModelVersion, protocol: str, status: int, seconds: float) -> None:
+    def count_response(
+        self, served: ModelVersion, protocol: str, status: int, seconds: float, adapter: str = ""
+    ) -> None:
         if status == 500 and not served.verified:
             served.unverified_failures += 1
-        self.metrics.request(served.name, served.version, protocol, status).observe(seconds)
+        self.metrics.request(adapter or served.name, served.version, protocol, status).observe(seconds)

@@ -47,6 +47,8 @@ def merge_mode(route: Route) -> str:
     """Return how the responses are merged; empty if any single worker can respond."""
     if "sharedmemory" in route.pattern:
         return "refused"
+    if route.pattern.endswith("_lora_adapter"):
+        return "adapters"
     if route.pattern in MERGED:
         return MERGED[route.pattern]
     if route.action is not Action.ADMIN:
@@ -59,7 +61,8 @@ def _fan_out_route(route: Route, channel: ParentChannel) -> Route:
     mode = merge_mode(route)
     if not mode:
         return route
-    handler: Handler = _refuse if mode == "refused" else lambda _, request: channel.request(mode, request)
+    refusals: dict[str, Handler] = {"refused": _refuse, "adapters": _refuse_adapters}
+    handler = refusals.get(mode) or (lambda _, request: channel.request(mode, request))
     return route._replace(handler=handler)
 
 
@@ -82,6 +85,11 @@ def _fan_out_method(method: Method, channel: ParentChannel) -> Method:
 
 def _refuse(_: Server, __: HttpRequest) -> NoReturn:
     raise Unsupported("shared memory needs a single process; start the server with --workers 1")
+
+
+def _refuse_adapters(_: Server, __: HttpRequest) -> NoReturn:
+    fix = "start the server with --workers 1, or set the adapters at start (--adapter)"
+    raise Unsupported(f"loading and unloading adapters needs a single process; {fix}")
 
 
 async def _statistics(channel: ParentChannel, message: Message) -> Message:

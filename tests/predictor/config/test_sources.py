@@ -12,6 +12,7 @@ from pilotlight_predictor.config.settings_table import ROWS, SettingRow
 
 MODEL = ["--model-path", "m.onnx"]
 SAMPLES: dict[value_types.ValueKind, tuple[str, Any]] = {
+    value_types.ADAPTERS: ("sql=/adapters/sql", {"sql": "/adapters/sql"}),
     value_types.BYTES: ("3MiB", 3 << 20),
     value_types.DEVICE: ("cuda:1", "cuda:1"),
     value_types.MEGABYTES: ("2.5", 2.5),

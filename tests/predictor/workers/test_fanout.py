@@ -48,8 +48,9 @@ def test_inference_and_health_are_any_ones_own_and_their_rows_stay_as_they_are()
         assert set(hot) <= set(after.routes)
 
 
-def test_shared_memory_is_refused() -> None:
-    row = Route("POST", "/v2/systemsharedmemory/region/{name}/register", lambda *_: HttpResponse(), Action.ADMIN)
+@pytest.mark.parametrize("path", ["/v2/systemsharedmemory/region/{name}/register", "/v1/load_lora_adapter"])
+def test_shared_memory_and_loads_of_adapters_are_refused(path: str) -> None:
+    row = Route("POST", path, lambda *_: HttpResponse(), Action.ADMIN)
     (dialect,) = fan_out((ServingProtocol("x", (row,), error_body),), NOBODY)
     with pytest.raises(Unsupported, match="--workers 1"):
         dialect.routes[0].handler(None, None)  # type: ignore[arg-type]

@@ -170,7 +170,8 @@ class TextGeneration:
         self._request.on_abandon = None
         if self._merger is not None:
             self._merger.cancel()
-        self._server.observe(self._served, NAME, status, perf_counter() - self._request.started)
+        seconds, adapter = perf_counter() - self._request.started, self._text_request.adapter
+        self._server.observe(self._served, NAME, status, seconds, adapter)
 
 
 class CompletionEvents:

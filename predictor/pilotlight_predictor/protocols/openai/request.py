@@ -57,6 +57,7 @@ class TextRequest(msgspec.Struct, kw_only=True, frozen=True):
     stream: bool = False
     include_usage: bool = False
     options: Mapping[str, Any] = {}
+    adapter: str = ""
     echoed: Mapping[str, Any] = {}  # fields that the Responses API repeats
 
     @property

@@ -9,6 +9,8 @@ from time import time
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from pilotlight.contract import TASK_NOT_SUPPORTED
 from pilotlight_predictor.core.generation_params import BadField, TaskNotSupported
 from pilotlight_predictor.core.requests import InferRequest, Inputs
@@ -20,6 +22,7 @@ from pilotlight_predictor.frontends.http.router import Handler, Route, ServingPr
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.observability.logs import new_request_id
 from pilotlight_predictor.protocols.json_values import LONG, SHORT
+from pilotlight_predictor.protocols.openai import adapters
 from pilotlight_predictor.protocols.openai.completions import NAME, Bodies, TextGeneration
 from pilotlight_predictor.protocols.openai.embeddings import embed
 from pilotlight_predictor.protocols.openai.request import (
@@ -67,12 +70,16 @@ def models(server: Server, _: HttpRequest) -> HttpResponse:
 
 def model_list(server: Server) -> dict[str, Any]:
     newest = (server.registry.newest(name) for name in server.registry.names())
-    data = [model_object(served) for served in newest if served is not None and capabilities_of(served).any]
+    shown = [served for served in newest if served is not None and capabilities_of(served).any]
+    data = [each for served in shown for each in (model_object(served), *adapters.adapter_objects(served, STARTED))]
     return {"object": "list", "data": data}
 
 
 def model(server: Server, request: HttpRequest) -> HttpResponse:
-    return json_response(model_object(server.find(request.params["model"])))
+    name = request.params["model"]
+    if (base := adapters.find_base(server, name)) is not None:
+        return json_response(adapters.adapter_object(base, name, STARTED))
+    return json_response(model_object(server.find(name)))
 
 
 def model_object(served: ModelVersion) -> dict[str, Any]:
@@ -104,6 +111,7 @@ async def responses(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def _chat(server: Server, request: HttpRequest, chat_request: TextRequest, kind: NewBodies) -> HttpResponse:
     served, capabilities = _find(server, chat_request.model, lambda can: can.chats, "chat")
+    chat_request = _with_adapter(served, chat_request)
     names = frozenset(spec.name for spec in served.inputs)
     urls, long = server.settings.server.media_urls, len(request.body) > SHORT
     inputs = await off_loop(server, long, lambda: chat_inputs(chat_request, names, urls))
@@ -113,6 +121,7 @@ async def _chat(server: Server, request: HttpRequest, chat_request: TextRequest,
 async def completions(server: Server, request: HttpRequest) -> HttpResponse:
     text_request: TextRequest = await _read(server, request, read_completion)
     served, capabilities = _find(server, text_request.model, lambda can: can.completes, "complete text")
+    text_request = _with_adapter(served, text_request)
     names = frozenset(spec.name for spec in served.inputs)
     long = len(request.body) > LONG
     prompts = text_request.prompts
@@ -129,8 +138,17 @@ async def _generate(
         InferRequest(served.name, inputs, outputs=outputs, request_id=request_id, batch_first=True)
         for inputs in tensors
     ]  # fmt: skip
-    bodies = kind(new_request_id(), int(time()), served.name, text_request.include_usage)
+    name = text_request.adapter or served.name
+    bodies = kind(new_request_id(), int(time()), name, text_request.include_usage)
     return await TextGeneration(server, request, served, requests, text_request, bodies, can.text, error_body).respond()
+
+
+def _with_adapter(served: ModelVersion, request: TextRequest) -> TextRequest:
+    """Return the request with its adapter as a sampling parameter, if it names one and not its model."""
+    if request.model in ("", served.name):
+        return request
+    sampling = {**request.sampling, adapters.PARAMETER: request.model}
+    return msgspec.structs.replace(request, sampling=sampling, adapter=request.model)
 
 
 async def embeddings(server: Server, request: HttpRequest) -> HttpResponse:
@@ -164,7 +182,7 @@ def _find(
 ) -> tuple[ModelVersion, TextCapabilities]:
     """Return the named model, or the only one with the capability. Raise BadField or NotReady."""
     if name:
-        candidates = [server.find(name)]
+        candidates = [adapters.find_base(server, name) or server.find(name)]
     else:
         newest = [served for each in server.registry.names() if (served := server.registry.newest(each)) is not None]
         candidates = [served for served in newest if can(capabilities_of(served))]
@@ -220,6 +238,8 @@ PROTOCOL = ServingProtocol(
         *_both("POST", "embeddings", embeddings, Action.INFER),
         *_both("POST", "rerank", rerank, Action.INFER),
         *_both("POST", "score", score, Action.INFER),
+        Route("POST", "/v1/load_lora_adapter", adapters.load, Action.ADMIN),
+        Route("POST", "/v1/unload_lora_adapter", adapters.unload, Action.ADMIN),
         Route("POST", "/v2/rerank", rerank, Action.INFER, hot=True),  # of Cohere's second API
         Route("POST", "/rerank", rerank, Action.INFER, hot=True),
         Route("POST", "/score", score, Action.INFER, hot=True),

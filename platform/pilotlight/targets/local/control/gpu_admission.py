@@ -14,6 +14,7 @@ from pilotlight.targets.local.control.service_state import Revision, ServiceRun,
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.scaling.gpu_admission import Claim, Eviction
+from pilotlight.targets.local.scaling.types import REPORT_DELAY_S
 from pilotlight.targets.local.store.store import EventRecorder
 from pilotlight.targets.local.supervisor.gpus import GpuFacts
 from pilotlight.targets.local.supervisor.replica_record import Replica
@@ -21,6 +22,7 @@ from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key
 
 MEASURE_EVERY_S: Final = 5.0
+IDLE_AFTER_S: Final = 1.0 + REPORT_DELAY_S  # a second with requests may be reported that late
 MARGIN: Final = 1.05  # over the measured peak: allocators and batches vary
 GROWTH: Final = 1.01  # of a peak, before it is stored again
 
@@ -70,7 +72,8 @@ class GpuAdmission:
         return GpuFacts(
             needed_memory(container.gpu_memory, revision.gpu_peak), leaving,
             evictable=not container.gpu_pinned and not min_replicas(unit.bounded(run.override_of(unit.name))),
-            busy=bool(traffic.waiting or traffic.in_flight), ready_at=ready_at, load_s=load_s,
+            busy=bool(traffic.waiting or traffic.in_flight) or now - traffic.last_used < IDLE_AFTER_S,
+            ready_at=ready_at, load_s=load_s,
             last_used=max(traffic.last_used, ready_at or 0.0), claim=self._claim(run, revision, unit),
         )  # fmt: skip
 

@@ -8,7 +8,13 @@ import pytest
 from tests.doc_pages import page_section
 from tests.platform.targets.local.runs import container, replica, revision, revision_of, running, service, workload
 
-from pilotlight.targets.local.control.gpu_admission import MARGIN, MEASURE_EVERY_S, GpuAdmission, needed_memory
+from pilotlight.targets.local.control.gpu_admission import (
+    IDLE_AFTER_S,
+    MARGIN,
+    MEASURE_EVERY_S,
+    GpuAdmission,
+    needed_memory,
+)
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES
 from pilotlight.targets.local.scaling.types import Kpa
@@ -42,11 +48,13 @@ def test_only_an_unpinned_service_that_may_scale_to_zero_leaves() -> None:
     assert not facts(run_of(gpu_pinned=True), replica()).evictable
 
 
-@pytest.mark.parametrize("field", ["in_flight", "waiting"])
-def test_a_service_with_requests_is_busy(field: str) -> None:
+@pytest.mark.parametrize(("field", "value"), [("in_flight", 1), ("waiting", 1), ("last_used", 48.0)])
+def test_a_service_with_requests_is_busy_for_a_moment_after_the_last_one_too(field: str, value: float) -> None:
     run = run_of()
+    traffic = run.unit_of(revision_of(run), 0.0).traffic
+    traffic.last_used = 46.0
     assert not facts(run, replica()).busy
-    setattr(run.unit_of(revision_of(run), 0.0).traffic, field, 1)
+    setattr(traffic, field, value)
     assert facts(run, replica()).busy
 
 
@@ -75,6 +83,7 @@ def test_the_page_names_the_times_and_margins() -> None:
     residence, patience = DEFAULT_RULES
     for words in (
         f"stays at least {residence:g} s after it is ready", f"have waited for {patience:g} s",
+        f"without a request for {IDLE_AFTER_S:g} s",
         f"measured every {MEASURE_EVERY_S:g} s", f"its peak plus {100 * (MARGIN - 1):.0f} %",
     ):  # fmt: skip
         assert words in PAGE

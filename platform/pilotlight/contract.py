@@ -111,6 +111,14 @@ METRIC_GATEWAY_LOST: Final = "pilotlight_gateway_requests_lost_total"  # their r
 METRIC_GATEWAY_COLD_STARTS: Final = "pilotlight_gateway_cold_starts_total"
 METRIC_LOG_EVENTS: Final = "pilotlight_request_log_events_total"
 METRIC_AUDIT_RECORDS: Final = "pilotlight_audit_records_total"
+METRIC_TOKENS: Final = "pilotlight_gateway_tokens_total"
+METRIC_TOKENS_WAITING: Final = "pilotlight_gateway_tokens_waiting"  # of prompts without a first token yet
+METRIC_FIRST_TOKEN: Final = "pilotlight_gateway_time_to_first_token_seconds"  # noqa: S105 - of a response
+METRIC_OUTPUT_TOKEN: Final = "pilotlight_gateway_time_per_output_token_seconds"  # noqa: S105
+# OpenTelemetry's semantic conventions of generative AI, as Prometheus writes their names.
+METRIC_GENAI_TOKENS: Final = "gen_ai_client_token_usage"
+METRIC_GENAI_FIRST_TOKEN: Final = "gen_ai_server_time_to_first_token_seconds"  # noqa: S105
+METRIC_GENAI_OUTPUT_TOKEN: Final = "gen_ai_server_time_per_output_token_seconds"  # noqa: S105
 METRIC_REPLICAS: Final = "pilotlight_replicas"
 METRIC_REPLICA_LIMITS: Final = "pilotlight_replica_limits"
 METRIC_SCALE_DECISIONS: Final = "pilotlight_scale_decisions_total"
@@ -139,6 +147,12 @@ LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25,
     0.3, 0.5, 0.75, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
+# Those of OpenTelemetry's conventions, and two above for cold starts.
+FIRST_TOKEN_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
+)  # fmt: skip
+OUTPUT_TOKEN_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+TOKEN_BUCKETS: Final = tuple(4**power for power in range(14))
 BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 

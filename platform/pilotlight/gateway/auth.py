@@ -1,4 +1,4 @@
-"""Admission of requests to a route: authentication by bearer token or JWT, then the rate limit of the client.
+"""Admission of requests to a route: authentication by bearer token or JWT, then rate limit and quota of the client.
 
 A route with `Access` denies by default, the same for HTTP, WebSocket, gRPC, tags, dedicated ports and Host names.
 """
@@ -11,13 +11,17 @@ from msgspec import structs
 
 from pilotlight.contract import ENV_ACCESS_FILE
 from pilotlight.errors import UsageError
+from pilotlight.gateway.control_link import Spent
+from pilotlight.gateway.proxy.model_routes import openai_error
 from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.routing_table import Route
+from pilotlight.gateway.token_quotas import TokenQuotas
 from pilotlight.wire.access_file import AccessFile
 from pilotlight.wire.client_address import Networks, client_address
 from pilotlight.wire.service_access import Refusal, authenticate, check_rate
 from pilotlight.wire.token_bucket import TokenBuckets
 
+QUOTA_REASON: Final = "tokens"
 REJECTION_REASONS: Final = {401: "unauthorized", 403: "forbidden", 429: "rate", 503: "unverifiable"}
 
 
@@ -32,7 +36,7 @@ class AccessAdmission:
         trusted: Networks = (),
     ) -> None:
         self._on_rejected, self._clock, self._wall, self._trusted = on_rejected, clock, wall, trusted
-        self._buckets = TokenBuckets()
+        self._buckets, self._quotas = TokenBuckets(), TokenQuotas()
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
         if route.access is None and route.rate is None:
@@ -45,10 +49,28 @@ class AccessAdmission:
         elif route.rate is not None:
             key = (route.namespace, route.name, client or f"address:{client_address(headers, peer, self._trusted)}")
             refusal = check_rate(self._buckets, route.rate, key, realm, self._clock())
+        if refusal is not None:
+            self._on_rejected(route, REJECTION_REASONS[refusal.status])
+            return ErrorResponse(*refusal)
+        assert isinstance(client, str)
+        if route.quota is not None:
+            key = (route.namespace, route.name, client)
+            refusal = self._quotas.check(key, route.quota, realm, self._clock(), self._wall())
         if refusal is None:
             return None
-        self._on_rejected(route, REJECTION_REASONS[refusal.status])
-        return ErrorResponse(*refusal)
+        self._on_rejected(route, QUOTA_REASON)
+        return openai_error(ErrorResponse(*refusal))
+
+    def spend(self, route: Route, caller: str, tokens: int) -> None:
+        """Take the tokens of a response from the quota of its caller."""
+        if route.quota is not None:
+            key = (route.namespace, route.name, caller)
+            self._quotas.spend(key, route.quota, tokens, self._clock(), self._wall())
+
+    def restore(self, spent: Spent) -> None:
+        """Set what callers have spent today, which the control process has stored."""
+        for *key, tokens in spent.callers:
+            self._quotas.restore(tuple(key), spent.day, tokens, self._clock())
 
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
         return isinstance(authenticate(route.access, route.name, headers, self._wall()), str)

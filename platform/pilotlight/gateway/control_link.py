@@ -58,6 +58,13 @@ class Listen(Struct, frozen=True, tag="listen"):
     shared: tuple[str, ...] = ()  # addresses that serve all routes; any other serves the route of its port
 
 
+class Spent(Struct, frozen=True, tag="spent"):
+    """Tokens that callers have spent on a day (since the epoch, UTC), for quotas; sent first on every connection."""
+
+    day: int
+    callers: tuple[tuple[str, str, str, int], ...] = ()  # namespace, route, caller, tokens
+
+
 class Lend(Struct, frozen=True, tag="lend"):
     """Requests the gateway's listeners: answered by Sockets with descriptors."""
 
@@ -118,11 +125,36 @@ class BackendReport(Struct, frozen=True):
     lost: int = 0  # of `errors`: answered 502 by the gateway because the replica closed the connection
 
 
+class TokenReport(Struct, frozen=True):
+    """Tokens of one model and caller over one interval. `caller` is empty without authentication."""
+
+    namespace: str
+    name: str  # of the route
+    model: str  # the service's, or an adapter
+    caller: str
+    requests: int = 0
+    prompt: int = 0
+    cached: int = 0  # of `prompt`
+    completion: int = 0
+    first_token: tuple[int, ...] = ()  # counts by contract.FIRST_TOKEN_BUCKETS; empty: no stream
+    first_token_s: float = 0.0  # summed
+
+
+class TokenQueue(Struct, frozen=True):
+    """Prompt tokens of a route, estimated, whose requests have no first token yet; now."""
+
+    namespace: str
+    name: str
+    tokens: int
+
+
 class Report(Struct, frozen=True, tag="report"):
     """Counters since the last report, every second while there are requests."""
 
     seconds: float
     backends: tuple[BackendReport, ...] = ()
+    tokens: tuple[TokenReport, ...] = ()
+    token_queues: tuple[TokenQueue, ...] = ()
 
 
 class Unreachable(Struct, frozen=True, tag="unreachable"):
@@ -136,7 +168,7 @@ class Leaving(Struct, frozen=True, tag="leaving"):
     """The gateway exits after a signal: it accepts no more connections, but applies tables until then."""
 
 
-ControlMessage = Publish | Listen | Lend | Stop
+ControlMessage = Publish | Listen | Lend | Spent | Stop
 GatewayMessage = Hello | Applied | Sockets | Wake | Report | Unreachable | Leaving
 SendReply = Callable[..., None]  # a message, and sockets to send with it
 OnControlMessage = Callable[[ControlMessage, list[socket.socket], SendReply], None]
@@ -160,6 +192,10 @@ class ControlServer:
         self._listener = listen(self._folder / SOCKET, BACKLOG)
         self._listener.setblocking(False)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    @property
+    def connected(self) -> bool:
+        return self._channel is not None and not self._channel.closed
 
     def send(self, message: GatewayMessage, sockets: Sequence[socket.socket] = ()) -> None:
         if self._channel is not None:

@@ -12,6 +12,7 @@ from pilotlight import contract
 from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Route, Table
+from pilotlight.gateway.token_meter import TokenMeter
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.observability.bounded_stderr import rotate_stderr
 from pilotlight.wire import prometheus_text
@@ -94,6 +95,7 @@ class Metrics:
         self._logs = logs
         self._totals: dict[Series, Totals] = {}
         self._rejected: dict[tuple[str, str, str], int] = {}  # namespace, route, reason
+        self.tokens = TokenMeter()
 
     def add(self, report: Report) -> None:
         for totals in self._totals.values():
@@ -110,10 +112,12 @@ class Metrics:
         routes = {(route.namespace, route.name) for route in table.routes}
         self._totals = {key: totals for key, totals in self._totals.items() if key in known}
         self._rejected = {key: number for key, number in self._rejected.items() if key[:2] in routes}
+        self.tokens.prune(table)
 
     def page(self) -> tuple[int, str, bytes]:
         families = (*self._families(), *self._logs())
         text = prometheus_text.render_families(families, with_empty=True)
+        text += prometheus_text.render_families(self.tokens.families())
         return 200, prometheus_text.CONTENT_TYPE, text.encode()
 
     def _families(self) -> Iterable[Family]:

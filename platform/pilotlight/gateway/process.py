@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec import structs
+
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.control_link import (
@@ -24,8 +26,10 @@ from pilotlight.gateway.control_link import (
     Lend,
     Listen,
     Publish,
+    Report,
     SendReply,
     Sockets,
+    Spent,
     Stop,
     build_id,
 )
@@ -57,7 +61,10 @@ class Gateway:
         self._plane.observers.append(self._logs.observe)
         self._grpc: GrpcProxy | None = None
         self._listeners = Listeners(self._plane, self._start_grpc, tls.http.context if tls else None)
-        self._reporter = Reporter(self._plane, self._metrics.add, self._link.send)
+        self._metrics.tokens.reports = True
+        self._metrics.tokens.on_spent = self._admission.spend
+        self._plane.observers.append(self._metrics.tokens.observe)
+        self._reporter = Reporter(self._plane, self._metrics.add, self._send_report)
         self._plane.pages["metrics"] = self._metrics_page
         self._plane.loopback_pages = frozenset({"metrics"})  # it names every service
         self._stopping: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -83,6 +90,13 @@ class Gateway:
     def _hello(self) -> Hello:
         return Hello(build_id(), os.getpid(), self._plane.generation, len(self._plane.routing.routes))
 
+    def _send_report(self, report: Report) -> None:
+        """Send a report; tokens are for the store, so they wait while no control process is connected."""
+        if self._link.connected:
+            tokens = self._metrics.tokens
+            report = structs.replace(report, tokens=tokens.take_report(), token_queues=tokens.queues())
+        self._link.send(report)
+
     async def _process_messages(self) -> None:
         while True:
             message, sockets, reply = await self._messages.get()
@@ -102,6 +116,8 @@ class Gateway:
                 case Lend():
                     addresses, lent = self._listeners.lend()
                     reply(Sockets(addresses), lent)
+                case Spent():
+                    self._admission.restore(message)
                 case Stop(drain_s):
                     self._stop(drain_s)
 

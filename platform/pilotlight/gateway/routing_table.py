@@ -12,7 +12,7 @@ from msgspec import Struct
 from pilotlight.contract import HEADER_TAG, HEADER_TAG_KNATIVE, RESERVED_NAMES
 from pilotlight.wire.client_address import foreign_site
 from pilotlight.wire.request_log.settings import LogSettings
-from pilotlight.wire.service_access import Access, Rate
+from pilotlight.wire.service_access import Access, Rate, TokenQuota
 
 HOLD_LIMIT: Final = 1000
 DEFAULT_NAMESPACE: Final = "default"
@@ -63,6 +63,7 @@ class Route(Struct, frozen=True):
     timeout_s: float = 300.0  # from the first byte sent to a replica to the last byte of its response
     access: Access | None = None
     rate: Rate | None = None
+    quota: TokenQuota | None = None
     internal: bool = False
     key: str = ""
     models: tuple[str, ...] = ()  # its names in OpenAI requests to /v1; the engine knows the first

@@ -16,15 +16,18 @@ from pilotlight.k8s.names import (
     ANNOTATION_JWT_ISSUER,
     ANNOTATION_JWT_KEYS,
     ANNOTATION_JWT_SCOPE,
+    ANNOTATION_JWT_TEAM,
+    ANNOTATION_QUOTA,
     ANNOTATION_RATE,
     ANNOTATION_TOKENS,
 )
+from pilotlight.wire.access_file import TOKEN
 from pilotlight.wire.environments.install_command import install_command
-from pilotlight.wire.service_access import Access, AccessRules, Jwt, Rate
+from pilotlight.wire.service_access import Access, AccessRules, Jwt, Rate, TokenQuota
 
-_JWT_RULES: Final = (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE)
+_JWT_RULES: Final = (ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE, ANNOTATION_JWT_TEAM)
 _RATE: Final = re.compile(r"(\d{1,9})/(\d{0,6})(s|m|h)", re.ASCII)
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_QUOTA: Final = re.compile(r"\s*([1-9]\d{0,14})/1([md])\s*", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 SHOWN: Final = 40  # characters of a value in errors: a key set is long, and an unhashed token is a secret
 
@@ -33,8 +36,8 @@ def access(annotations: Mapping[str, str]) -> Access | None:
     """Return the access rules; None: no token is required."""
     tokens = _tokens(annotations)
     keys = annotations.get(ANNOTATION_JWT_KEYS, "")
-    issuer, audience, scope = (annotations.get(name, "") for name in _JWT_RULES)
-    jwt = Jwt(keys, issuer, audience, scope=scope) if keys else None
+    issuer, audience, scope, team = (annotations.get(name, "") for name in _JWT_RULES)
+    jwt = Jwt(keys, issuer, audience, scope=scope, team=team) if keys else None
     return Access(tokens, jwt) if tokens or jwt else None
 
 
@@ -50,8 +53,20 @@ def rate(annotations: Mapping[str, str]) -> Rate | None:
     return Rate(requests, float(time * _SECONDS[matched[3]]))
 
 
+def quota(annotations: Mapping[str, str]) -> TokenQuota | None:
+    """Return the token quota per caller, such as `20000/1m, 1000000/1d`: per minute, and per day."""
+    if ANNOTATION_QUOTA not in annotations:
+        return None
+    written = annotations[ANNOTATION_QUOTA]
+    matched = [_QUOTA.fullmatch(part) for part in written.split(",")]
+    limits = {match[2]: int(match[1]) for match in matched if match is not None}
+    if None in matched or len(limits) < len(matched):
+        raise _invalid(ANNOTATION_QUOTA, written, "must be tokens per minute, per day or both: 20000/1m, 1000000/1d")
+    return TokenQuota(limits.get("m", 0), limits.get("d", 0))
+
+
 def rules(annotations: Mapping[str, str]) -> AccessRules:
-    """Return the rules that the annotations state, after `check`."""
+    """Return the rules that the servers in pods enforce, after `check`; quotas are the gateway's."""
     return AccessRules(access(annotations), rate(annotations))
 
 
@@ -67,15 +82,19 @@ def check(annotations: Mapping[str, str], *, verifies: bool = True) -> None:
     _check_tokens(annotations)
     _check_jwt(annotations, verifies)
     rate(annotations)
+    if quota(annotations) is not None and access(annotations) is None:
+        problem = f"needs callers: {ANNOTATION_TOKENS} or {ANNOTATION_JWT_KEYS}"
+        raise PlatformError(f"annotation {ANNOTATION_QUOTA} {problem}")
 
 
 def _tokens(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(part.strip().lower() for part in annotations.get(ANNOTATION_TOKENS, "").split(",") if part.strip())
+    parts = (part.strip().rpartition("=") for part in annotations.get(ANNOTATION_TOKENS, "").split(","))
+    return tuple(f"{name}{mark}{digest.lower()}" for name, mark, digest in parts if digest)
 
 
 def _check_tokens(annotations: Mapping[str, str]) -> None:
     tokens = _tokens(annotations)
-    invalid = [token for token in tokens if not _DIGEST.fullmatch(token)]
+    invalid = [token for token in tokens if not TOKEN.fullmatch(token)]
     if ANNOTATION_TOKENS in annotations and (invalid or not tokens):
         # The value may be the token itself, so it is not repeated.
         hint = "printf %s TOKEN | sha256sum | cut -c1-64"

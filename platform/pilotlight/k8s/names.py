@@ -34,21 +34,23 @@ ANNOTATION_OVERRIDES: Final = f"{DOMAIN}/overrides"
 ANNOTATION_SHARES: Final = f"{DOMAIN}/shares"
 
 # Access rules and rate limits, copied to the workload's object, where the gateway reads them, and into a Secret.
-ANNOTATION_TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"  # comma-separated SHA-256 of bearer tokens, in hex
+ANNOTATION_TOKENS: Final = f"{DOMAIN}/auth-tokens-sha256"  # comma-separated [NAME=]SHA-256 of bearer tokens, in hex
 ANNOTATION_JWT_KEYS: Final = f"{DOMAIN}/auth-jwt-jwks"  # a JWKS document as text
 ANNOTATION_JWT_ISSUER: Final = f"{DOMAIN}/auth-jwt-issuer"
 ANNOTATION_JWT_AUDIENCE: Final = f"{DOMAIN}/auth-jwt-audience"
 ANNOTATION_JWT_SCOPE: Final = f"{DOMAIN}/auth-jwt-scope"  # required scope of a token
+ANNOTATION_JWT_TEAM: Final = f"{DOMAIN}/auth-jwt-team-claim"  # claim with the caller's team
 ANNOTATION_RATE: Final = f"{DOMAIN}/rate-limit"  # "100/1m": requests per client and time
+ANNOTATION_QUOTA: Final = f"{DOMAIN}/token-quota"  # "20000/1m, 1000000/1d": tokens per caller and time
 ACCESS_ANNOTATIONS: Final = (
     ANNOTATION_TOKENS, ANNOTATION_JWT_KEYS, ANNOTATION_JWT_ISSUER, ANNOTATION_JWT_AUDIENCE, ANNOTATION_JWT_SCOPE,
-    ANNOTATION_RATE,
+    ANNOTATION_JWT_TEAM, ANNOTATION_RATE, ANNOTATION_QUOTA,
 )  # fmt: skip
 # Their file in the pods of a service, from a Secret: its volume, folder and key.
 ACCESS_VOLUME: Final = "access"
 ACCESS_DIR: Final = "/etc/pilotlight/access"
 ACCESS_KEY: Final = "access.json"
-ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate")  # prefixes of access rules
+ACCESS_PREFIXES: Final = (f"{DOMAIN}/auth", f"{DOMAIN}/rate", f"{DOMAIN}/token")  # prefixes of access rules
 
 # Names of a service's model behind the gateway's /v1, separated by commas; its engine knows the first. Empty: none.
 ANNOTATION_MODEL_NAMES: Final = f"{DOMAIN}/model-names"

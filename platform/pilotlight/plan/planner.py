@@ -137,6 +137,8 @@ def _decide_access(context: PlanContext, entry: bool, log: DecisionLog) -> None:
     if not written or context.capabilities.access_at_gateway:
         return
     role, path = context.component.role, f"metadata.annotations.{next(iter(written))}"
+    if names.ANNOTATION_QUOTA in written and entry and (problem := _unfronted(context)):
+        log.error("PL367", path, f"the token quota would not be enforced: the gateway counts tokens, and {problem}")
     if context.enforces_access:
         secret = names.access_secret(context.service.name)
         log.decide(role, "access", "enforced by its pods", f"rules in the Secret {secret}, without a new revision")
@@ -251,7 +253,9 @@ def _plan(
         expose=service.annotations.get(names.ANNOTATION_EXPOSE, ""),
         annotations=document_annotations.for_workload_objects(service.annotations),
         activator=activator_of(workloads, service, capabilities),
-        access_file=_access_file(service) if any(work.enforces_access for work in workloads) else "",
+        access_file=encode(access_annotations.rules(document_annotations.for_workload_objects(service.annotations)))
+        if any(work.enforces_access for work in workloads)
+        else "",
         prometheus_namespace=_namespace_of(capabilities.prometheus),
     )
 
@@ -268,10 +272,6 @@ def _namespace_of(url: str) -> str:
     host = (urlsplit(url).hostname or "").removesuffix(".cluster.local")
     name, _, rest = host.partition(".")
     return rest.removesuffix(".svc") if name and rest.endswith(".svc") else ""
-
-
-def _access_file(service: Service) -> str:
-    return encode(access_annotations.rules(document_annotations.for_workload_objects(service.annotations)))
 
 
 def activator_of(workloads: Sequence[Workload], service: Service, capabilities: Capabilities) -> Activator | None:

@@ -15,11 +15,13 @@ from typing import Any, Final
 from pilotlight.wire.service_access import Access, AccessRules, Jwt, Rate
 
 CHECK_S: Final = 1.0  # between two looks at the file; the kubelet takes up to a minute to write a changed Secret
-DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+TOKEN: Final = re.compile(r"(?:[A-Za-z0-9][\w.@/-]{0,99}=)?[0-9a-f]{64}", re.ASCII)  # with or without a name
 
 
 def encode(rules: AccessRules) -> str:
     access = asdict(rules.access) if rules.access is not None else {}
+    if access.get("jwt") and not access["jwt"]["team"]:
+        del access["jwt"]["team"]  # which servers of earlier releases do not know
     parts = {**access, "rate": asdict(rules.rate) if rules.rate is not None else None}
     return json.dumps({name: value for name, value in parts.items() if value}, sort_keys=True)
 
@@ -40,14 +42,15 @@ def decode(text: str) -> AccessRules:
         raise ValueError("has tokens or jwt without content, which would allow every client; remove it to allow that")
     if document or rules == AccessRules():
         raise ValueError(f"has {next(iter(document), 'no rule')}, must have tokens, jwt or rate")
-    if not all(isinstance(token, str) and DIGEST.fullmatch(token) for token in access.tokens):
+    if not all(isinstance(token, str) and TOKEN.fullmatch(token) for token in access.tokens):
         raise ValueError("has tokens that are not SHA-256 in hex: printf %s TOKEN | sha256sum | cut -c1-64")
     return rules
 
 
 def _jwt(written: dict[str, Any]) -> Jwt:
     jwt = Jwt(**{**written, "algorithms": tuple(written.get("algorithms") or ("RS256", "ES256"))})
-    if not all(isinstance(part, str) for part in (jwt.keys, jwt.issuer, jwt.audience, jwt.scope, *jwt.algorithms)):
+    parts = (jwt.keys, jwt.issuer, jwt.audience, jwt.scope, jwt.team, *jwt.algorithms)
+    if not all(isinstance(part, str) for part in parts):
         raise TypeError("the parts of jwt must be texts")
     return jwt
 

@@ -29,11 +29,15 @@ class Jwt:
     audience: str = ""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
     scope: str = ""  # required of a token; empty: any
+    team: str = ""  # claim with the team of the caller; empty: none
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Accepted credentials: bearer tokens, as SHA-256 in hex, or JWTs. Neither: no authentication."""
+    """Accepted credentials: bearer tokens, as SHA-256 in hex, or JWTs. Neither: no authentication.
+
+    A token may have the name of its caller before it, as in `search/ada=9f86…`; `search` is its team.
+    """
 
     tokens: tuple[str, ...] = ()
     jwt: Jwt | None = None
@@ -54,6 +58,14 @@ class Rate:
     @property
     def per_second(self) -> float:
         return self.requests / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TokenQuota:
+    """Tokens of prompts and completions for each caller; 0: no limit."""
+
+    per_minute: int = 0
+    per_day: int = 0
 
 
 class AccessRules(NamedTuple):
@@ -81,10 +93,16 @@ class Claims(NamedTuple):
     scopes: frozenset[str]
     expires: float
     not_before: float
+    team: str = ""
+
+
+def team_of(caller: str) -> str:
+    """Return the team of a caller `team/name`; empty: it has none."""
+    return "" if caller.startswith(("token:", "subject:")) else caller.partition("/")[0] if "/" in caller else ""
 
 
 def authenticate(access: Access | None, realm: str, headers: Mapping[str, str], now: float) -> str | Refusal:
-    """Return the client's subject, empty without authentication; or the refusal. `now` is Unix time."""
+    """Return the name of the caller, empty without authentication; or the refusal. `now` is Unix time."""
     if access is None or not (access.tokens or access.jwt):
         return ""
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -93,8 +111,9 @@ def authenticate(access: Access | None, realm: str, headers: Mapping[str, str], 
         return _unauthorized(realm, f"{realm} needs a token; send Authorization: Bearer …")
     digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
     # All listed tokens are compared, in constant time: the duration must not reveal how close a guess is.
-    if sum(hmac.compare_digest(digest, known.lower()) for known in access.tokens):
-        return f"token:{digest[:16]}"
+    matching = [each for each in access.tokens if hmac.compare_digest(digest, each.rpartition("=")[2].lower())]
+    if matching:
+        return matching[0].rpartition("=")[0] or f"token:{digest[:16]}"
     if access.jwt is None:
         return _unauthorized(realm, f"this token is not valid for {realm}", "invalid_token")
     return _authenticate_jwt(access.jwt, realm, token, now)
@@ -123,6 +142,8 @@ def _authenticate_jwt(rules: Jwt, realm: str, token: str, now: float) -> str | R
     if rules.scope and rules.scope not in claims.scopes:
         challenge = f'Bearer realm="{realm}", error="insufficient_scope", scope="{rules.scope}"'
         return Refusal(403, f"{realm} needs a token with the scope {rules.scope}", {"WWW-Authenticate": challenge})
+    if claims.team:
+        return f"{claims.team}/{claims.subject}"
     return f"subject:{claims.issuer}:{claims.subject}" if claims.subject else ""
 
 
@@ -138,9 +159,11 @@ def verify(token: str, rules: Jwt) -> Claims:
         raise CannotVerify("this server cannot check JWTs; install pilotlight[auth]") from None
     scopes = claims.get("scope", claims.get("scp", ()))
     subject, issuer = str(claims.get("sub") or ""), str(claims.get("iss") or "")
+    teams = claims.get(rules.team) if rules.team else None
+    team = str((teams[0] if isinstance(teams, list) and teams else teams) or "").replace("/", "-")
     try:
         words = scopes.split() if isinstance(scopes, str) else [str(each) for each in scopes]
-        return Claims(subject, issuer, frozenset(words), float(claims["exp"]), float(claims.get("nbf", 0)))
+        return Claims(subject, issuer, frozenset(words), float(claims["exp"]), float(claims.get("nbf", 0)), team)
     except (TypeError, ValueError) as error:
         raise InvalidToken("the token is not accepted: its claims are malformed") from error
 

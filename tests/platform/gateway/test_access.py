@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
 from pilotlight import jwt_verification
-from pilotlight.wire.service_access import Access, Jwt, Refusal, authenticate
+from pilotlight.wire.access_file import decode, encode
+from pilotlight.wire.service_access import Access, AccessRules, Jwt, Refusal, authenticate
 
 NOW = 1_800_000_000.0
 SECRET = "correct horse"
@@ -85,6 +87,16 @@ def test_anything_else_is_asked_to_authenticate(authorization: str | None, error
 )  # fmt: skip
 def test_a_good_jwt_passes_as_its_subject(make: Callable[[], str]) -> None:
     assert judged(f"Bearer {make()}", Access(jwt=RULES)) == "subject:https://issuer:ada"
+
+
+@pytest.mark.parametrize(
+    ("claims", "caller"),
+    [({"groups": ["search", "ads"]}, "search/ada"), ({"groups": "a/b"}, "a-b/ada"), ({}, "subject:https://issuer:ada")],
+)
+def test_a_claim_names_the_team_of_a_caller(claims: dict[str, Any], caller: str) -> None:
+    rules = replace(RULES, team="groups")
+    assert judged(f"Bearer {signed(**claims)}", Access(jwt=rules)) == caller
+    assert decode(encode(AccessRules(Access(jwt=rules)))).access == Access(jwt=rules)
 
 
 BAD = {

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pilotlight.errors import PlatformError
-from pilotlight.k8s.access_annotations import access, check, rate
-from pilotlight.wire.service_access import Rate
+from pilotlight.k8s.access_annotations import access, check, quota, rate
+from pilotlight.wire.service_access import Access, Rate, TokenQuota
 
 TOKENS, JWKS = "pilotlight.dev/auth-tokens-sha256", "pilotlight.dev/auth-jwt-jwks"
 ISSUER, AUDIENCE, RATE = (
@@ -14,6 +14,7 @@ ISSUER, AUDIENCE, RATE = (
     "pilotlight.dev/auth-jwt-audience",
     "pilotlight.dev/rate-limit",
 )
+QUOTA = "pilotlight.dev/token-quota"
 DIGEST = "ab" * 32
 KEYS = json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "one", "alg": "HS256"}]})
 
@@ -44,6 +45,15 @@ def test_a_rate_is_requests_in_a_time(written: str, meant: Rate) -> None:
     assert rate({RATE: written}) == meant
 
 
+def test_tokens_have_names_and_callers_have_quotas() -> None:
+    written = {TOKENS: f"search/Ada={DIGEST.upper()}, {DIGEST}", QUOTA: "20000/1m, 1000000/1d"}
+    check(written)
+    assert access(written) == Access((f"search/Ada={DIGEST}", DIGEST))
+    assert quota(written) == TokenQuota(20_000, 1_000_000)
+    assert quota({**written, QUOTA: "5/1d"}) == TokenQuota(per_day=5)
+    assert quota({}) is None
+
+
 @pytest.mark.parametrize(
     ("annotations", "message"),
     [
@@ -61,6 +71,11 @@ def test_a_rate_is_requests_in_a_time(written: str, meant: Rate) -> None:
         ({RATE: ""}, f"annotation {RATE} = , must be requests per time such as 100/1m"),
         ({RATE: "100"}, f"annotation {RATE} = 100, must be requests per time such as 100/1m"),
         ({RATE: "0/1m"}, f"annotation {RATE} = 0/1m, must be requests per time such as 100/1m"),
+        ({QUOTA: "5/1m"}, f"annotation {QUOTA} needs callers: {TOKENS} or {JWKS}"),
+        ({TOKENS: DIGEST, QUOTA: "5/1h"}, f"annotation {QUOTA} = 5/1h, must be tokens per minute, per day or both"),
+        ({TOKENS: DIGEST, QUOTA: "5/1m, 6/1m"}, f"annotation {QUOTA} = 5/1m, 6/1m, must be tokens per minute"),
+        ({TOKENS: DIGEST, "pilotlight.dev/token-quotas": "1/1m"}, "annotation pilotlight.dev/token-quotas is unknown"),
+        ({TOKENS: f"a b={DIGEST}"}, f"annotation {TOKENS} must be SHA-256 in hex"),
         ({RATE: "5/0s"}, f"annotation {RATE} = 5/0s, must be requests per time such as 100/1m"),
     ],
 )  # fmt: skip

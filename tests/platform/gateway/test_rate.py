@@ -7,7 +7,7 @@ from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.routing_table import Route
-from pilotlight.wire.service_access import Access, Rate
+from pilotlight.wire.service_access import Access, Rate, team_of
 
 
 class Clock:
@@ -31,6 +31,10 @@ def test_a_client_is_its_token_wherever_it_comes_from_and_else_its_address() -> 
 
     assert [status(named, "ada", "192.0.2.1"), status(named, "ada", "192.0.2.2")] == [200, 429]
     assert status(named, "bob", "192.0.2.1") == 200
+    assert gate.caller(named, {"authorization": "Bearer bob"}) == f"token:{tokens.tokens[1][:16]}"
+    search = Route("default", "iris", access=Access((f"search/bob={tokens.tokens[1]}",)))
+    caller = gate.caller(search, {"authorization": "Bearer bob"})
+    assert (caller, team_of(caller), team_of(gate.caller(search, {}))) == ("search/bob", "search", "")
     assert [status(nameless, "", "192.0.2.1"), status(nameless, "", "192.0.2.1")] == [200, 429]
     assert status(nameless, "", "192.0.2.2") == 200
     clock.now += 60

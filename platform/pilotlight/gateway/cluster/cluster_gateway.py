@@ -53,6 +53,7 @@ class ClusterGateway:
         )
         self._scaler = KedaScaler(self._demand, lambda: self._load_reporter.refresh(), self._plane.clock)
         self._load_reporter = LoadReporter(self._plane, self._demand, self._peers.broadcast, self._scaler.notify)
+        self._load_reporter.metrics.tokens.on_spent = admission.spend
         self._pages = StatusServer(self.not_ready_reason, self._load_reporter.page, self._peers.app())
         self._routes: tuple[Route, ...] | None = None
         self._due = False

@@ -122,6 +122,7 @@ def _route(
     try:
         access_annotations.check(rules)
         access, rate = access_annotations.access(rules), access_annotations.rate(rules)
+        quota = access_annotations.quota(rules)
     except Exception:  # whatever error of a parser
         problem = f"{key[1]} rejects all requests: the access annotations of its workload cannot be read"
         return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)
@@ -136,7 +137,7 @@ def _route(
     )  # fmt: skip
     models = next((each.models for each in variants.values() if each.models), ())
     timeout_s = _timeout(view, key, variants)
-    return Route(*key, backends, hosts, timeout_s=timeout_s, access=access, rate=rate, models=models)
+    return Route(*key, backends, hosts, timeout_s=timeout_s, access=access, rate=rate, quota=quota, models=models)
 
 
 def _timeout(view: ClusterView, key: ObjectKey, variants: Mapping[str, Workload]) -> float:

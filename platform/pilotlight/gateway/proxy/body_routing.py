@@ -7,10 +7,15 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote
 
+from msgspec import DecodeError
+from msgspec.json import decode as json_decode
+
 from pilotlight.contract import HEADER_SESSION
+from pilotlight.gateway.proxy.interfaces import RequestFields
 from pilotlight.gateway.proxy.model_field import model_field
 from pilotlight.gateway.proxy.model_routes import (
     PATH,
@@ -32,6 +37,9 @@ from pilotlight.gateway.proxy.responses import (
 from pilotlight.gateway.routing_table import Route, origin_form, tag_of
 from pilotlight.wire.http1_strict_parser import CHUNKED, ChunkedBody, unchunked
 
+USAGE_WAIT_S: Final = 1.0  # for the rest of a body, to which a request of usage is added
+USAGE_PATHS: Final = ("/v1/chat/completions", "/v1/completions")  # others report usage without a request
+INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
 PROMPT_WAIT_S: Final = 0.05  # for a prompt that arrives after its head
 MAX_BODY: Final = 64 << 20  # before the model: clients may send long messages first
 FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a new body makes void
@@ -133,28 +141,75 @@ class ModelRouting:
             length = len(body)
         new = field.replacement(match.engine_name)
         length += len(new) - (field.end - field.start)
-        head = with_headers(request.prepared.upstream_head, {"Content-Length": str(length)}, FRAMING)
-        request.rewrite(head, b"".join((body[: field.start], new, body[field.end :])))
+        _rewrite(request, b"".join((body[: field.start], new, body[field.end :])), length)
+
+
+def _rewrite(request: ProxiedRequest, body: bytes, length: int) -> None:
+    """Replace the body as far as it has come; `length` is that of all of it."""
+    request.rewrite(with_headers(request.prepared.upstream_head, {"Content-Length": str(length)}, FRAMING), body)
+
+
+def include_usage(request: ProxiedRequest, submit: Continue) -> None:
+    """Call `submit` once the body is read and a stream's request has `stream_options.include_usage`.
+
+    Engines report the tokens of a stream only on request. A body that is too long, or that does not arrive within
+    USAGE_WAIT_S, stays as it is.
+    """
+
+    def proceed() -> None:
+        head = with_headers(request.prepared.upstream_head, {}, ("accept-encoding",))  # compressed usage is unreadable
+        request.rewrite(head)
+        if request.body_complete:
+            _add_usage(request)
+        submit(request)
+
+    budget = request.client.plane.buffer_budget
+    _await_body(request, lambda: request.buffered > MAX_HELD_BODY or budget.full, USAGE_WAIT_S, proceed)
+
+
+def _add_usage(request: ProxiedRequest) -> None:
+    body = request.body_prefix(sys.maxsize)
+    if request.prepared.head.length == CHUNKED:
+        body = unchunked(body)
+    with suppress(DecodeError):  # the engine will refuse it
+        request.fields = json_decode(body, type=RequestFields)
+        path = request.prepared.head.target.partition("?")[0]
+        if request.fields.stream is True and request.fields.stream_options is None and path.endswith(USAGE_PATHS):
+            start = body.index(b"{") + 1
+            body = b"".join((body[:start], INCLUDE_USAGE, body[start:]))
+            _rewrite(request, body, len(body))
+            request.usage_added = True
 
 
 def await_prompt(request: ProxiedRequest, submit: Continue) -> None:
     """Call `submit` with the request's prompt, once enough of the body is there, or after PROMPT_WAIT_S."""
-    client = request.client
 
     def proceed() -> None:
+        session = request.prepared.head.headers.get(HEADER_SESSION, "")
+        request.prompt = read_prompt(request.body_prefix(MAX_PROMPT_BYTES), session)
+        submit(request)
+
+    _await_body(request, lambda: request.buffered >= MAX_PROMPT_BYTES, PROMPT_WAIT_S, proceed)
+
+
+def _await_body(
+    request: ProxiedRequest, suffices: Callable[[], bool], wait_s: float, proceed: Callable[[], None]
+) -> None:
+    """Call `proceed` once the body is complete, what is there suffices, or `wait_s` is over."""
+    client = request.client
+
+    def end() -> None:
         if client.request is request:  # else its client has disconnected, or its body is malformed
             client.on_body = None
-            session = request.prepared.head.headers.get(HEADER_SESSION, "")
-            request.prompt = read_prompt(request.body_prefix(MAX_PROMPT_BYTES), session)
-            submit(request)
-
-    def read(piece: bytes) -> None:
-        if request.body_complete or request.buffered >= MAX_PROMPT_BYTES:
-            timer.cancel()
             proceed()
 
-    if request.body_complete or request.buffered >= MAX_PROMPT_BYTES:
-        proceed()
+    def read(piece: bytes) -> None:
+        if request.body_complete or suffices():
+            timer.cancel()
+            end()
+
+    if request.body_complete or suffices():
+        end()
     else:
-        timer = asyncio.get_running_loop().call_later(PROMPT_WAIT_S, proceed)
+        timer = asyncio.get_running_loop().call_later(wait_s, end)
         client.on_body = read

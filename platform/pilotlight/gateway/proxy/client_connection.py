@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from pilotlight.gateway.proxy.body_routing import await_prompt, serve_models_api
+from pilotlight.gateway.proxy.body_routing import await_prompt, include_usage, serve_models_api
 from pilotlight.gateway.proxy.interfaces import PlaneView
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, is_loopback, prepare
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
@@ -162,10 +162,19 @@ class ClientConnection(FlowControlledProtocol):
             if error is not None:
                 request.reject(error)
                 return
-        if prepared.has_prompt and route.has_choice:
+        if route.route.models and request.observation is not None and request.method == "POST":
+            include_usage(request, self._choose)
+        elif prepared.has_prompt and route.has_choice:
             await_prompt(request, self._submit)
         else:
             self.plane.submit(request, route, prepared.tag)
+
+    def _choose(self, request: ProxiedRequest) -> None:
+        prepared = request.prepared
+        if prepared.has_prompt and prepared.route is not None and prepared.route.has_choice:
+            await_prompt(request, self._submit)
+        else:
+            self._submit(request)
 
     def _submit(self, request: ProxiedRequest) -> None:
         assert request.prepared.route is not None

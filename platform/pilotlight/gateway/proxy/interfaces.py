@@ -2,13 +2,23 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.response_observers import ResponseObserver
 from pilotlight.gateway.proxy.responses import Admission, PageHandler
 from pilotlight.gateway.proxy.upstream import LiveReplica
+
+
+class RequestFields(Struct):
+    """What the gateway reads of an OpenAI request; clients may send anything."""
+
+    model: Any = None
+    stream: Any = None
+    stream_options: Any = None
 
 
 class ObservedRequest(Protocol):
@@ -20,6 +30,8 @@ class ObservedRequest(Protocol):
     caller: str  # name of the authenticated client; empty: the route has no access rules
     prepared: PreparedRequest
     backend: LiveBackend | None
+    fields: RequestFields | None  # of an OpenAI request; None: not read
+    usage_added: bool  # the gateway requests the `usage` of a stream, the client does not
 
     def now(self) -> float: ...
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX, GRPC_PORT
 from pilotlight.gateway.routing_table import Backend, Replica, Route
-from pilotlight.k8s.access_annotations import access, rate
+from pilotlight.k8s.access_annotations import access, quota, rate
 from pilotlight.k8s.names import ANNOTATION_AUDIT, ANNOTATION_LOG_SETTINGS
 from pilotlight.targets.local.control.service_state import ServiceRun, Shares
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink
@@ -45,7 +45,8 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
     if spec.exposed:
         yield Route(
             spec.namespace, spec.name, backends, hosts=spec.hosts, port=run.ports["http"], timeout_s=first.timeout_s,
-            access=access(spec.access), rate=rate(spec.access), grpc_port=run.ports["grpc"],
+            access=access(spec.access), rate=rate(spec.access), quota=quota(spec.access),
+            grpc_port=run.ports["grpc"],
             key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "", models=spec.models,
             request_log=_request_log(spec), audit=spec.logging.get(ANNOTATION_AUDIT) == "true",
         )  # fmt: skip

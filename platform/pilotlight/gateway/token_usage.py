@@ -1,0 +1,128 @@
+"""Tokens of OpenAI's and Anthropic's responses: from `usage` of a JSON body or of a stream of events.
+
+`UsageReader` gets a response piece by piece, split at any byte, and reads no more JSON than it needs: events of a
+stream until the first one with content, and those with `usage`. The clock is an argument.
+"""
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+TAIL: Final = 1 << 14  # bytes of a JSON body in which `usage` must lie: it follows the generated text
+MAX_EVENT: Final = 1 << 20  # bytes of an event; a longer one passes unread
+BYTES_PER_TOKEN: Final = 4  # estimate, of English text
+# A quote within a string of JSON is escaped, so these match keys alone.
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_CONTENT: Final = re.compile(
+    rb'"(?:content|text|reasoning_content|reasoning|delta|arguments|partial_json|thinking)"\s*:\s*"[^"]'
+)
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_EVENT_CUT: Final = 3  # bytes of an end of an event that may come with the next piece
+
+
+class Usage(NamedTuple):
+    """Tokens of a response. `cached` are those of the prompt that the engine had in its KV cache."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.completion
+
+
+def usage_of(fields: Any) -> Usage:
+    """Return the tokens of an object `usage`; of anything else none."""
+    if not isinstance(fields, dict):
+        return Usage()
+    details = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    read = _count(fields.get("cache_read_input_tokens"))  # Anthropic's, which `input_tokens` does not include
+    prompt = _count(fields.get("prompt_tokens", fields.get("input_tokens")))
+    return Usage(prompt + read, cached + read, _count(fields.get("completion_tokens", fields.get("output_tokens"))))
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+class UsageReader:
+    """Reader of one response. `strip`: the client did not request `usage`, so the event that has only that is removed.
+
+    Without `usage`, as in a stream that was cut, the tokens are estimated: one for each event with content, and those
+    of `prompt_bytes`, 0 for a request without a prompt.
+    """
+
+    def __init__(self, stream: bool, prompt_bytes: int, strip: bool = False) -> None:
+        self._stream, self._strip, self._prompt_bytes = stream, strip, prompt_bytes
+        self._buffer = b""  # the end of a JSON body, or an incomplete event
+        self._found: Usage | None = None
+        self._events = self._size = 0  # events with content; bytes of a JSON body
+        self.first_at = self.last_at = 0.0  # of events with content; 0: none yet
+
+    def feed(self, piece: bytes, now: float) -> bytes:
+        """Take a piece of the body; return what the client gets."""
+        if not self._stream:
+            self._buffer = (self._buffer + piece)[-TAIL:]
+            self._size += len(piece)
+            return piece
+        data = self._buffer + piece
+        # An end of an event may be cut after any of its bytes, and `\r\n` may be half an end.
+        passed, start, at = [], 0, max(0, len(self._buffer) - _EVENT_CUT)
+        while (end := _EVENT_END.search(data, at)) is not None:
+            event = data[start : end.end()]
+            start = at = end.end()
+            if self._read(event, now):
+                passed.append(event)
+        rest = data[start:]
+        if len(rest) > MAX_EVENT:
+            passed, rest = [*passed, rest], b""
+        self._buffer = rest
+        return b"".join(passed) if self._strip else piece
+
+    def finish(self, now: float) -> bytes:
+        """Take the end of the body; return what the client gets."""
+        rest = self._buffer
+        if self._stream:
+            self._buffer = b""
+            return rest if self._read(rest, now) and self._strip else b""
+        matches = list(_USAGE.finditer(rest))
+        if matches:
+            self._found = usage_of(_json(rest[matches[-1].end() :]))
+        return b""
+
+    @property
+    def usage(self) -> Usage:
+        if self._found is not None:
+            return self._found
+        generated = self._size // BYTES_PER_TOKEN if self._prompt_bytes else 0
+        return Usage(self._prompt_bytes // BYTES_PER_TOKEN, 0, self._events if self._stream else generated)
+
+    @property
+    def per_output_token(self) -> float | None:
+        """Return the seconds for each token after the first; None: there are none, or no stream."""
+        later = self.usage.completion - 1
+        return (self.last_at - self.first_at) / later if self.first_at and later > 0 and self._events > 1 else None
+
+    def _read(self, event: bytes, now: float) -> bool:
+        """Read an event; return whether it is for the client."""
+        if _CONTENT.search(event):
+            self._events += 1
+            self.first_at, self.last_at = self.first_at or now, now
+        match = _USAGE.search(event)
+        if match is None:
+            return True
+        # Engines may report as they go, and Anthropic's protocol has the prompt in the first event.
+        found, before = usage_of(_json(event[match.end() :])), self._found or Usage()
+        self._found = Usage(*map(max, found, before))
+        return not (self._strip and _NO_CHOICES.search(event))
+
+
+def _json(data: bytes) -> Any:
+    """Return the JSON value at the beginning of the data; None if there is none."""
+    try:
+        return json.JSONDecoder().raw_decode(data.decode(errors="replace"))[0]
+    except ValueError:
+        return None

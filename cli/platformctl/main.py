@@ -47,6 +47,7 @@ VERBS = {
     "status": Verb("service.status", "Show revisions, replicas, latency and scaling.", SERVICES),
     "list": Verb("service.list", "List services.", SERVICES),
     "top": Verb("platform.top", "Show the load of all services live.", SERVICES),
+    "usage": Verb("platform.usage", "Show tokens and their cost by team, model and day.", SERVICES),
     "wait": Verb(
         "service.wait", "Wait until a service is ready, at zero or deleted, or its canary has ended.", SERVICES
     ),

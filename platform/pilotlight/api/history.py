@@ -1,4 +1,4 @@
-"""Routes of the recorded history: figures of a service over time, range queries, and the dashboards that ask them.
+"""Routes of the recorded history: figures of a service over time, tokens by day, range queries, and their dashboards.
 
 Only the control process of the embedded platform records a history; a cluster has its Prometheus and Grafana.
 """
@@ -17,6 +17,7 @@ from pilotlight.errors import UsageError
 from pilotlight.observability import files
 from pilotlight.targets.local.history.points import RESOLUTIONS, SPAN, ServiceHistory
 from pilotlight.targets.local.history.range_query import RangeResult
+from pilotlight.targets.target import UsageRow
 
 
 class RangeQuery(Struct, frozen=True):
@@ -38,6 +39,11 @@ async def history(request: web.Request) -> web.Response:
     seconds = checked_range(int_parameter(request, "seconds", RESOLUTIONS[0].span))
     step = int_parameter(request, "step", 0)
     return json_response(await request.app[ENGINE].history(key_of(request), seconds, step))
+
+
+async def usage(request: web.Request) -> web.Response:
+    """Return tokens by day, service, model and caller, from the day `since` (YYYY-MM-DD) on."""
+    return json_response(request.app[ENGINE].usage(request.query.get("since", "")))
 
 
 async def query_range(request: web.Request) -> web.Response:
@@ -63,6 +69,10 @@ ROUTES: Final = (
     Route(
         "GET", f"{SERVICE}/history", history, "Its recorded figures: requests, latency, errors, replicas, queue.",
         responses={200: ServiceHistory}, query=("seconds", "step"),
+    ),
+    Route(
+        "GET", "/api/v1/usage", usage, "Tokens by day, service, model and caller.",
+        responses={200: tuple[UsageRow, ...]}, query=("since",),
     ),
     Route("POST", "/api/v1/query_range", query_range, "Query metrics over time.", RangeQuery, {200: RangeResult}),
     Route(

@@ -75,11 +75,13 @@ class Options:
     def reconciler(self, prometheus: str) -> "ReconcilerSettings":
         """Return the settings of the reconciler; `prometheus` is the address of the server in use."""
         from pilotlight.targets.local.control.service_operations import ReconcilerSettings
+        from pilotlight.targets.local.store.token_usage import retention
 
         return ReconcilerSettings(
             self.gateway_port, self.service_ports, prometheus, self.pilot_light, self.zero_grace_s,
             https=self.https, allowed_hosts=self.allowed_hosts, console=f"http://127.0.0.1:{self.api_port}/console",
             gpu_rules=self.gpu_rules,
+            usage_days=retention(os.environ),
         )  # fmt: skip
 
 

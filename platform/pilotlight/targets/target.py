@@ -161,6 +161,21 @@ class SampleBody(Struct, frozen=True):
     at: float
 
 
+class UsageRow(Struct, frozen=True):
+    """Tokens of a day (UTC); `team` is that of the caller, empty if it has none."""
+
+    day: str
+    namespace: str
+    service: str
+    model: str
+    caller: str
+    requests: int
+    prompt: int
+    cached: int  # of `prompt`
+    completion: int
+    team: str = ""
+
+
 class Finding(Struct, frozen=True):
     """Result of one check of `platformctl doctor`."""
 

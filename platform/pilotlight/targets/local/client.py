@@ -38,6 +38,7 @@ from pilotlight.targets.target import (
     ServiceRoute,
     ServiceStatus,
     Share,
+    UsageRow,
 )
 from pilotlight.wire.machine import user_name
 
@@ -184,6 +185,10 @@ class LocalTarget:
     def query(self, promql: str) -> Sequence[Sample]:
         rows = self._request("POST", "/api/v1/query", tuple[SampleBody, ...], {"query": promql})
         return [Sample(row.labels, float(row.value), row.at) for row in rows]
+
+    def usage(self, since: str) -> Sequence[UsageRow]:
+        """Return the tokens used from a day `YYYY-MM-DD` on."""
+        return self._get(f"/api/v1/usage{query(since=since)}", tuple[UsageRow, ...])
 
     def console(self, *, read_only: bool = False) -> Ticket:
         return self._request("POST", f"/api/v1/console/tickets{query(read_only=read_only)}", Ticket)

@@ -10,10 +10,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Final, NamedTuple
 
-from pilotlight.contract import LABEL_NAMESPACE, LABEL_REVISION, LABEL_SERVICE, METRIC_GATEWAY_LOST
+from pilotlight.contract import (
+    FIRST_TOKEN_BUCKETS,
+    LABEL_NAMESPACE,
+    LABEL_REVISION,
+    LABEL_SERVICE,
+    METRIC_FIRST_TOKEN,
+    METRIC_GATEWAY_LOST,
+    METRIC_TOKENS_WAITING,
+)
 from pilotlight.errors import UsageError
+from pilotlight.gateway.control_link import Report
 from pilotlight.prometheus.client import QueryFailed, installed, query_number, query_prometheus
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
@@ -25,6 +35,7 @@ from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key, Sample
 from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.http_client import request
+from pilotlight.wire.prometheus_text import number
 
 SCRAPE_S: Final = 5.0
 SCRAPE_TIMEOUT_S: Final = 3.0
@@ -51,6 +62,8 @@ class MetricsSource:
         self._failed: dict[str, str] = {}  # last logged error by query
         self._refreshing: asyncio.Task[None] | None = None
         self._lost: dict[tuple[str, str, str], int] = {}  # by namespace, service, revision; since this process started
+        self._first_tokens: dict[Key, list[int]] = {}  # counts by FIRST_TOKEN_BUCKETS, since this process started
+        self._tokens_waiting: dict[Key, int] = {}
         self.canary_services: set[Key] = set()  # scraped regardless of their scaling
 
     def values(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
@@ -97,6 +110,15 @@ class MetricsSource:
         """Count requests lost with a crashed replica, as the gateway reports them: its own counters are gone."""
         if requests:
             self._lost[*key, revision] = self._lost.get((*key, revision), 0) + requests
+
+    def count_tokens(self, report: Report) -> None:
+        """Count what the gateway reports about tokens, for triggers; replicas do not know its queue."""
+        self._tokens_waiting = dict.fromkeys(self._tokens_waiting, 0)
+        self._tokens_waiting |= {(each.namespace, each.name): each.tokens for each in report.token_queues}
+        for each in report.tokens:
+            counts = self._first_tokens.setdefault((each.namespace, each.name), [0] * (len(FIRST_TOKEN_BUCKETS) + 1))
+            for index, responses in enumerate(each.first_token):
+                counts[index] += responses
 
     def forget_lost(self, key: Key, revisions: Iterable[str]) -> None:
         for revision in revisions:
@@ -153,7 +175,18 @@ class MetricsSource:
         for (namespace, service, revision), requests in self._lost.items():
             labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
             self._evaluator.record(METRIC_GATEWAY_LOST, labels, requests, self._scraped_at)
+        self._record_tokens(self._scraped_at)
         await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
+
+    def _record_tokens(self, now: float) -> None:
+        """Record the gateway's tokens as its own page has them, but for labels that no trigger uses."""
+        for (namespace, service), tokens in self._tokens_waiting.items():
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service}
+            self._evaluator.record(METRIC_TOKENS_WAITING, labels, tokens, now)
+        for (namespace, service), counts in self._first_tokens.items():
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service}
+            for bound, below in zip((*FIRST_TOKEN_BUCKETS, float("inf")), accumulate(counts), strict=True):
+                self._evaluator.record(f"{METRIC_FIRST_TOKEN}_bucket", {**labels, "le": number(bound)}, below, now)
 
     async def _scrape(self, replica: Replica) -> None:
         page = await request(replica.port, "/metrics", SCRAPE_TIMEOUT_S, host=replica.host)

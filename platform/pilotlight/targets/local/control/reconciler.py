@@ -4,6 +4,7 @@ Replica changes, gateway messages, autoscaler ticks and deploys all end in `reco
 routing tables in line with the specification. service_operations.py calls it for the control API.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from pilotlight.targets.local.manifests.service_discovery import ComponentAddres
 from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, Rules
 from pilotlight.targets.local.scaling.types import Decision
 from pilotlight.targets.local.store.store import EventRecorder, Store
+from pilotlight.targets.local.store.token_usage import DEFAULT_DAYS
 from pilotlight.targets.local.supervisor import logs
 from pilotlight.targets.local.supervisor.forkserver_client import pilot_lights
 from pilotlight.targets.local.supervisor.gpus import MEMORY_SHARE, over_budget
@@ -57,6 +59,7 @@ class ReconcilerSettings:
     allowed_hosts: tuple[str, ...] = ()  # of requests to loopback listeners, beside those of services
     console: str = ""  # URL of the console
     gpu_rules: Rules = DEFAULT_RULES
+    usage_days: int = DEFAULT_DAYS  # that the store has token usage of
 
 
 class Reconciler:
@@ -88,6 +91,8 @@ class Reconciler:
         tls = settings.https.gateway_flags() if settings.https else ()
         self.history = Recorder(home.history, self.supervisor.replicas)
         self._link = GatewayLink(home, self._on_gateway_message, gateway_command(home, tls))
+        self._link.spent = lambda: store.token_usage.spent(time.time())
+        store.token_usage.days = settings.usage_days
         endpoints = EndpointFiles(home.run / "endpoints")
         self._publisher = Publisher(
             self._link, self._routes, self._replica_unrouted, endpoints.update, settings.allowed_hosts, settings.console
@@ -302,6 +307,9 @@ class Reconciler:
         elif isinstance(message, Report):
             for report in message.backends:
                 self._on_report(report, now)
+            if message.tokens:
+                self.store.token_usage.add(message.tokens, time.time())
+            self.metrics.count_tokens(message)
             self._autoscaler.resume()
             self.gpus.reconcile()
         elif isinstance(message, Unreachable) and (replica := self._find_replica(message.replica)) is not None:

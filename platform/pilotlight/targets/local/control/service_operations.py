@@ -41,7 +41,17 @@ from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.store.releases import live_manifests
 from pilotlight.targets.local.store.store import MAX_EVENTS_PER_SERVICE, Store
 from pilotlight.targets.local.supervisor.supervisor import LauncherFactory
-from pilotlight.targets.target import CanaryRecord, Event, Key, Release, Sample, ServiceStatus, Share, check_shares
+from pilotlight.targets.target import (
+    CanaryRecord,
+    Event,
+    Key,
+    Release,
+    Sample,
+    ServiceStatus,
+    Share,
+    UsageRow,
+    check_shares,
+)
 
 log = logging.getLogger("pilotlight.engine")
 __all__ = ["Engine", "ReconcilerSettings"]
@@ -244,6 +254,9 @@ class Engine:
         scaled = (each for each in self.events(key, limit=MAX_EVENTS_PER_SERVICE) if each.reason == "Scaled")
         marks = (Mark(round(parse_utc(each.at).timestamp(), 1), each.message) for each in scaled)
         return msgspec.structs.replace(history, marks=tuple(mark for mark in marks if mark.at >= history.at[0]))
+
+    def usage(self, since: str) -> Sequence[UsageRow]:
+        return self.store.token_usage.rows(since)
 
     async def query_range(self, promql: str, seconds: int) -> RangeResult:
         """Evaluate a range query that ends now, by the Prometheus server if there is one, else over the history."""

@@ -28,6 +28,7 @@ from pilotlight.gateway.control_link import (
     Lend,
     Publish,
     Sockets,
+    Spent,
     Stop,
     build_id,
 )
@@ -135,6 +136,7 @@ class GatewayLink:
         self._restarting: asyncio.Task[None] | None = None
         self._disconnected: asyncio.Event = asyncio.Event()
         self._started = self._closing = False
+        self.spent: Callable[[], Spent] | None = None  # what a new gateway has to know for quotas
         self.pid = 0
 
     @property
@@ -248,6 +250,8 @@ class GatewayLink:
         self._gateway = None
 
     def _sync(self) -> None:
+        if self._gateway is not None and self.spent is not None:
+            self._gateway.send(self.spent())
         self._send_addresses()
         if self._table is not None and self._queued is None:
             self._queued = asyncio.get_running_loop().create_future()

@@ -18,6 +18,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.store import releases as store_releases
 from pilotlight.targets.local.store.releases import OF_SERVICE, NewRevision
 from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService, Verification
+from pilotlight.targets.local.store.token_usage import TokenUsage
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release
 
 # ruff: noqa: S608 - the parts of each statement are constants
@@ -40,6 +41,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.token_usage = TokenUsage(database)
 
     @classmethod
     def open(cls, path: Path) -> "Store":

@@ -13,6 +13,8 @@ from tests.platform.targets.local.runs import replica, revision, revision_of, ru
 
 from pilotlight.canaries.queries import MetricScope, QueryName, metric_queries
 from pilotlight.errors import UsageError
+from pilotlight.gateway.control_link import Report, TokenQueue, TokenReport
+from pilotlight.prometheus import metric_queries as trigger_queries
 from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
@@ -232,6 +234,30 @@ def test_a_metric_that_is_asked_for_the_first_time_is_read_at_once() -> None:
             await signals.query("sum(pilotlight_queue_depth)", pods)
             (found,) = await signals.query("sum(pilotlight_requests)", pods)
         assert found.value == 4.0
+
+    asyncio.run(case())
+
+
+def test_tokens_that_wait_and_the_time_to_the_first_are_known_from_the_gateway() -> None:
+    """Asked as triggers ask."""
+    clock = Clock()
+    signals = MetricsSource(cast(Supervisor, Watched()), clock)
+    run, unit = asking(*(trigger_queries.metric_query(kind, "iris", "default") for kind in trigger_queries.OF_GATEWAY))
+    fast = (0,) * 9 + (20,) + (0,) * 9  # within 0.5 s
+
+    async def case() -> None:
+        for second in range(0, 70, 10):
+            clock.now = 100.0 + second
+            tokens = TokenReport("default", "iris", "iris", "", first_token=fast)
+            signals.count_tokens(Report(1.0, (), (tokens,), (TokenQueue("default", "iris", 700),)))
+            await followed(signals, run, now=clock.now)
+        waiting, first_token = unit.metrics["q0"], unit.metrics["q1"]
+        assert waiting == 700
+        assert first_token == pytest.approx(0.25 + 0.25 * 0.95)
+        clock.now += 10
+        signals.count_tokens(Report(1.0))
+        await followed(signals, run, now=clock.now)
+        assert unit.metrics["q0"] == 0
 
     asyncio.run(case())
 

@@ -1,0 +1,129 @@
+"""`platformctl usage`: tokens by team, model and day, with their cost by a table of prices."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from pilotlight.errors import UsageError
+from platformctl import output, targets
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import UsageRow
+
+KEYS: Final = ("team", "caller", "namespace", "service", "model", "day")
+COUNTS: Final = ("requests", "prompt", "cached", "completion")
+MILLION: Final = 1_000_000
+NO_TEAM: Final = "-"
+
+
+class Price(NamedTuple):
+    """Price of a million tokens."""
+
+    prompt: float
+    cached: float
+    completion: float
+
+    def cost(self, row: "UsageRow") -> float:
+        fresh = max(0, row.prompt - row.cached)
+        return (fresh * self.prompt + row.cached * self.cached + row.completion * self.completion) / MILLION
+
+
+class Prices(NamedTuple):
+    """Prices by model; `default` is for others, None: they have no price."""
+
+    models: Mapping[str, Price]
+    default: Price | None
+    currency: str
+
+    def cost(self, row: "UsageRow") -> float | None:
+        price = self.models.get(row.model, self.default)
+        return price.cost(row) if price is not None else None
+
+
+@click.command()
+@click.option("--by", default="team,model,day", show_default=True, metavar="KEYS", help=f"Of {', '.join(KEYS)}.")
+@click.option("--since", default="7d", show_default=True, metavar="DAYS", help="Days such as 7d, or a date.")
+@click.option("--prices", type=click.Path(exists=True, dir_okay=False), help="YAML file with prices; adds the cost.")
+@output.formats("table", "json", "yaml", "csv")
+def usage(by: str, since: str, prices: str | None) -> None:
+    """Show how many tokens were used, by team, model and day (UTC).
+
+    The gateway of the embedded platform counts them. A caller `team/name` belongs to that team.
+
+    Example: platformctl usage --by team,model --since 30d --prices prices.yaml -o csv
+    """
+    keys = parse_keys(by)
+    first_day = parse_since(since, datetime.now(UTC).date())
+    table = read_prices(prices) if prices else None
+    rows = summarize(targets.local(start=False).usage(first_day), keys, table)
+    heading = [*keys, *COUNTS, *(["cost"] if table else [])]
+    cells = [["" if row[name] is None else str(row[name]) for name in heading] for row in rows]
+    if output.chosen() == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([heading, *cells])
+        output.text(text.getvalue())
+        return
+    shown = [name.upper() for name in heading]
+    if table and table.currency:
+        shown[-1] = f"COST {table.currency}"
+    value = {"since": first_day, "currency": table.currency if table else "", "usage": rows}
+    output.data(value, output.columns([shown, *cells], indent="") if rows else ["no tokens were used"])
+
+
+def summarize(rows: Iterable["UsageRow"], keys: Sequence[str], prices: Prices | None) -> list[dict[str, Any]]:
+    """Return totals by the keys, sorted by them; a cost is None where a model has no price."""
+    totals: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = tuple(getattr(row, name) or NO_TEAM for name in keys)
+        total = totals.setdefault(key, {**dict(zip(keys, key, strict=True)), **dict.fromkeys(COUNTS, 0)})
+        for name in COUNTS:
+            total[name] += getattr(row, name)
+        if prices is not None:
+            cost, before = prices.cost(row), total.get("cost", 0.0)
+            total["cost"] = None if cost is None or before is None else round(before + cost, 6)
+    return [total for _, total in sorted(totals.items())]
+
+
+def parse_keys(written: str) -> list[str]:
+    keys = [each.strip() for each in written.split(",") if each.strip()]
+    unknown = [each for each in keys if each not in KEYS]
+    if unknown or not keys or len(set(keys)) < len(keys):
+        raise UsageError(f"--by = {written}, must be different ones of {', '.join(KEYS)}")
+    return keys
+
+
+def parse_since(written: str, today: date) -> str:
+    """Return the first day, `YYYY-MM-DD`; `7d` are the last seven days with today."""
+    days = re.fullmatch(r"([1-9]\d{0,4})d", written)
+    try:
+        return (today - timedelta(int(days[1]) - 1) if days else date.fromisoformat(written)).isoformat()
+    except (ValueError, OverflowError):
+        raise UsageError(f"--since = {written}, must be days such as 7d, or a date such as 2026-01-31") from None
+
+
+def read_prices(path: str) -> Prices:
+    """Return the prices of a file. Raise UsageError for one that is none."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        unknown = [name for name in document if name not in ("currency", "default", "models")]
+        if unknown:
+            raise UsageError(f"{path}: {unknown[0]} is unknown; it may have currency, default and models")
+        models = {str(name): _price(price) for name, price in (document.get("models") or {}).items()}
+        default = _price(document["default"]) if document.get("default") else None
+        return Prices(models, default, str(document.get("currency") or ""))
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        form = "models: {NAME: {prompt: 0.5, cached: 0.1, completion: 1.5}}"
+        raise UsageError(f"{path} is not a table of prices per million tokens ({error}); write {form}") from None
+
+
+def _price(written: Mapping[str, Any]) -> Price:
+    prompt, completion = float(written["prompt"]), float(written["completion"])
+    return Price(prompt, float(written.get("cached", prompt)), completion)

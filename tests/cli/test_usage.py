@@ -1,0 +1,60 @@
+"""`platformctl usage`: totals by keys, prices from a file, and what is refused."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from pilotlight.errors import UsageError
+from pilotlight.targets.target import UsageRow
+from platformctl.commands.platform.usage import Price, Prices, parse_keys, parse_since, read_prices, summarize
+
+ROWS = [
+    UsageRow("2026-01-30", "default", "llm", "llm", "search/ada", 2, 1_000_000, 400_000, 100_000, "search"),
+    UsageRow("2026-01-31", "default", "llm", "llm", "search/bob", 1, 1_000_000, 0, 0, "search"),
+    UsageRow("2026-01-31", "default", "llm", "sql", "token:ab", 5, 10, 0, 20),
+]
+TABLE = """
+currency: EUR
+default: {prompt: 1, completion: 2}
+models:
+  llm: {prompt: 0.5, cached: 0.1, completion: 1.5}
+"""
+
+
+def test_rows_are_totalled_by_keys_with_their_cost(tmp_path: Path) -> None:
+    (tmp_path / "prices.yaml").write_text(TABLE)
+    prices = read_prices(str(tmp_path / "prices.yaml"))
+    assert prices == Prices({"llm": Price(0.5, 0.1, 1.5)}, Price(1.0, 1.0, 2.0), "EUR")
+    counts = {"requests": 3, "prompt": 2_000_000, "cached": 400_000, "completion": 100_000}
+    assert summarize(ROWS, ["team", "model"], prices) == [
+        {"team": "-", "model": "sql", "requests": 5, "prompt": 10, "cached": 0, "completion": 20, "cost": 0.00005},
+        {"team": "search", "model": "llm", **counts, "cost": 0.99},
+    ]
+    unpriced = prices._replace(default=None)
+    assert [row["cost"] for row in summarize(ROWS, ["model"], unpriced)] == [0.99, None]
+    assert summarize(ROWS[2:], ["caller"], None)[0] == {"caller": "token:ab", "requests": 5, "prompt": 10, "cached": 0,
+                                                        "completion": 20}  # fmt: skip
+
+
+def test_days_are_counted_with_today() -> None:
+    assert parse_since("7d", date(2026, 1, 31)) == "2026-01-25"
+    assert parse_since("2025-12-24", date(2026, 1, 31)) == "2025-12-24"
+    assert parse_keys("team, day") == ["team", "day"]
+
+
+@pytest.mark.parametrize("written", ["0d", "7", "yesterday", "99999d9", "2026-02-30"])
+def test_other_times_and_keys_are_refused(written: str) -> None:
+    with pytest.raises(UsageError, match=r"--since = .*, must be days such as 7d"):
+        parse_since(written, date(2026, 1, 31))
+    for keys in ("team,team", "colour", ""):
+        with pytest.raises(UsageError, match=r"--by = .*, must be different ones of team"):
+            parse_keys(keys)
+
+
+@pytest.mark.parametrize("text", ["[1]", "models: {llm: {prompt: x, completion: 1}}", "models: {llm: 3}", "a: b: c",
+                                  "default: {prompt: 1}", "prices: {}"])  # fmt: skip
+def test_a_file_that_is_no_table_of_prices_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "prices.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"is not a table of prices|is unknown"):
+        read_prices(str(tmp_path / "prices.yaml"))

@@ -10,7 +10,15 @@ from typing import Final, Literal
 from pilotlight import contract
 from pilotlight.prometheus.promql import MAX_CHARACTERS
 
-Kind = Literal["latency", "rps", "concurrency", "queue-depth", "gpu-utilization"]
+Kind = Literal[
+    "latency", "rps", "concurrency", "queue-depth", "gpu-utilization", "tokens-in-queue", "kv-cache",
+    "time-to-first-token",
+]  # fmt: skip
+OF_GATEWAY: Final = ("tokens-in-queue", "time-to-first-token")  # metrics of the gateway, for any engine
+OF_ENGINES: Final = ("kv-cache",)  # metrics of the engines below
+KV_CACHE: Final = (  # a ratio; the first that an engine has
+    "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio",
+)  # fmt: skip
 Measure = Literal["level", "total"]
 WINDOW: Final = "2m"
 QUANTILE: Final = "0.95"
@@ -22,6 +30,9 @@ MEASURES: Final[dict[str, Measure]] = {
     "rps": "total",
     "concurrency": "total",
     "queue-depth": "total",
+    "tokens-in-queue": "total",
+    "kv-cache": "level",
+    "time-to-first-token": "level",
 }
 
 # Names of times and ratios, which do not shrink when more replicas share the work.
@@ -43,15 +54,19 @@ def request_rate(service: str, namespace: str) -> str:
 
 
 def metric_query(kind: Kind, service: str, namespace: str) -> str:
-    """Return the query of one of the predictor's metrics, as one number."""
+    """Return the query of a metric, as one number."""
     chosen = labels(service, namespace)
     buckets = f"sum by (le) (rate({contract.METRIC_REQUEST_DURATION}_bucket{{{chosen}}}[{WINDOW}]))"
+    first_tokens = f"sum by (le) (rate({contract.METRIC_FIRST_TOKEN}_bucket{{{chosen}}}[{WINDOW}]))"
     return {
         "latency": f"histogram_quantile({QUANTILE}, {buckets})",
         "rps": request_rate(service, namespace),
         "concurrency": f"sum({contract.METRIC_IN_FLIGHT}{{{chosen}}})",
         "queue-depth": f"sum({contract.METRIC_QUEUE_DEPTH}{{{chosen}}})",
         "gpu-utilization": f"100 * avg({contract.METRIC_GPU_UTILIZATION}{{{chosen}}})",
+        "tokens-in-queue": f"sum({contract.METRIC_TOKENS_WAITING}{{{chosen}}})",
+        "kv-cache": f"100 * avg({' or '.join(f'{name}{{{chosen}}}' for name in KV_CACHE)})",
+        "time-to-first-token": f"histogram_quantile({QUANTILE}, {first_tokens})",
     }[kind]
 
 

@@ -235,6 +235,29 @@ def test_our_other_metrics_are_asked_for_by_annotation() -> None:
     assert codes(refusals(ome(runtime_name=FOREIGN, annotations={"pilotlight.dev/triggers": "rps=1"}))) == ["PL324"]
 
 
+def test_tokens_scale_by_annotation_for_any_engine() -> None:
+    wishes = {"pilotlight.dev/triggers": "tokens-in-queue=4000, time-to-first-token=0.5"}
+    both = {"tokens_in_queue": "AverageValue", "time_to_first_token": "Value"}
+    for service in (ome(annotations=wishes), ome(runtime_name=FOREIGN, annotations=wishes)):
+        triggers = [
+            each
+            for each in scaling(service, capabilities=Capabilities(our_gateway=True)).triggers
+            if each.type == "prometheus"
+        ]
+        assert {each.name: each.metric_type for each in triggers} == both
+        assert all("pilotlight_gateway_t" in each.metadata["query"] for each in triggers)
+    assert (
+        codes(refusals(ome(annotations=wishes), capabilities=Capabilities(our_gateway=False))) == ["PL324"] * 2
+    )  # without our gateway
+    cache = {"pilotlight.dev/triggers": "kv-cache=80"}
+    (trigger,) = [
+        each for each in scaling(ome(runtime_name=FOREIGN, annotations=cache)).triggers if each.type == "prometheus"
+    ]
+    assert "vllm:kv_cache_usage_perc" in trigger.metadata["query"]
+    assert trigger.metric_type == "Value"
+    assert codes(refusals(ome(annotations=cache))) == ["PL324"]  # our predictor has no such metric
+
+
 def formula(text: str, target: str = "1", **engine: Any) -> Service:
     wishes = {"pilotlight.dev/triggers": "latency=0.5, queue-depth=4", "pilotlight.dev/scaling-formula": text}
     return raw(ome(annotations={**wishes, "pilotlight.dev/scaling-target": target}, **engine))

@@ -146,7 +146,10 @@ def _report_no_activator(context: PlanContext, min_replicas: int, log: DecisionL
 def _metric_spec(context: PlanContext, kind: Kind, target: str) -> TriggerSpec:
     service = context.service
     query = metric_queries.metric_query(kind, service.name, service.namespace)
-    return TriggerSpec(kind.replace("-", "_"), query, target, metric_queries.MEASURES[kind], _address(context))
+    return TriggerSpec(
+        kind.replace("-", "_"), query, target, metric_queries.MEASURES[kind], _address(context),
+        has_request_rate=context.choice.is_pilotlight,
+    )  # fmt: skip
 
 
 def _address(context: PlanContext) -> str:
@@ -163,10 +166,20 @@ def _from_annotation(context: PlanContext, log: DecisionLog) -> Iterator[Trigger
             log.error("PL326", path, f"{kind} is not a trigger; use one of {', '.join(metric_queries.MEASURES)}")
         elif not _positive(target):
             log.error("PL322", path, f"{kind} = {target or 'nothing'}, must be a number above 0")
-        elif not context.choice.is_pilotlight:
-            log.error("PL324", path, f"{kind} is a metric of the Pilotlight predictor, not of this image")
+        elif problem := _missing_metric(context, kind):
+            log.error("PL324", path, f"{kind} is a metric of {problem}")
         else:
             yield _metric_spec(context, cast(Kind, kind), target)
+
+
+def _missing_metric(context: PlanContext, kind: str) -> str:
+    """Return what exports a metric that this component has not; empty: it has it."""
+    gateway = context.capabilities.our_gateway or context.capabilities.access_at_gateway
+    if kind in metric_queries.OF_GATEWAY:
+        return "" if gateway else "the Pilotlight gateway, which this cluster does not have"
+    if kind in metric_queries.OF_ENGINES:
+        return "vLLM, SGLang and llama.cpp, not of the Pilotlight predictor" if context.choice.is_pilotlight else ""
+    return "" if context.choice.is_pilotlight else "the Pilotlight predictor, not of this image"
 
 
 def _from_config(context: PlanContext, log: DecisionLog) -> Iterator[TriggerSpec]:

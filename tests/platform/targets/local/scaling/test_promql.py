@@ -26,6 +26,8 @@ pilotlight_request_duration_seconds_count{{model="m"}} {total}
 pilotlight_requests_in_flight 3
 pilotlight_queue_depth{{model="a \\"b\\""}} 2
 {METRIC_GPU_UTILIZATION} 0.5
+vllm:kv_cache_usage_perc 0.4
+vllm:gpu_cache_usage_perc 0.9
 something_else 7
 """
 
@@ -77,7 +79,9 @@ def test_replicas_are_summed_and_other_services_left_out() -> None:
     assert found.evaluate(rate, 120.0) == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize(("kind", "answer"), [("concurrency", 6.0), ("queue-depth", 4.0), ("gpu-utilization", 50.0)])
+@pytest.mark.parametrize(("kind", "answer"), [
+    ("concurrency", 6.0), ("queue-depth", 4.0), ("gpu-utilization", 50.0), ("kv-cache", 40.0),
+])  # fmt: skip
 def test_gauges_are_summed_or_averaged(kind: str, answer: float) -> None:
     query = metric_queries.metric_query(kind, "iris", "default")  # type: ignore[arg-type]
     found = evaluator(query)

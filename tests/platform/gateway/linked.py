@@ -141,13 +141,15 @@ def route(*replicas: Replica, name: str = "iris", **more: Any) -> Route:
     return Route("default", name, (backend,), **more)
 
 
-async def ask(port: int, path: str, headers: Mapping[str, str] | None = None, host: str = "127.0.0.1") -> Reply:
-    """On a connection of its own."""
+async def ask(
+    port: int, path: str, headers: Mapping[str, str] | None = None, host: str = "127.0.0.1", body: bytes = b""
+) -> Reply:
+    """On a connection of its own; with a body as a POST."""
     async with asyncio.timeout(DEADLINE_S):
         reader, writer = await asyncio.open_connection(host, port)
-        told = {"Host": "localhost", **(headers or {})}
-        lines = [f"GET {path} HTTP/1.1", *(f"{k}: {v}" for k, v in told.items())]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
+        told = {"Host": "localhost", **(headers or {}), **({"Content-Length": str(len(body))} if body else {})}
+        lines = [f"{'POST' if body else 'GET'} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in told.items())]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         try:
             return await read_reply(reader)
         finally:

@@ -3,15 +3,27 @@
 import asyncio
 import hashlib
 import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.platform.gateway.bed import Bed, Clock, Reader, Seen, Writer, answer, backend, play, route
-from tests.serving import Answer
+from tests.platform.gateway.linked import ask, in_loop, linked, replica
+from tests.platform.gateway.linked import route as plain_route
+from tests.predictor.backends.text.tiny import text_model
+from tests.serving import Answer, RunningServer
 
 from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.control_link import Hello, Report, Spent
 from pilotlight.gateway.metrics_and_reports import Metrics
+from pilotlight.gateway.routing_table import Backend, Replica
+from pilotlight.gateway.token_quotas import DAY
 from pilotlight.wire.service_access import Access, TokenQuota
 
 CHAT = "/v1/chat/completions"
@@ -178,3 +190,59 @@ def test_a_body_that_cannot_be_read_reaches_the_engine_unchanged() -> None:
         assert requests == len(bodies)
 
     play(case)
+
+
+@in_loop
+async def test_the_control_process_gets_tokens_and_a_new_gateway_gets_what_was_spent(tmp_path: Path) -> None:
+    day = int(time.time() // DAY)
+    async with linked(tmp_path) as made, replica() as one:
+        limited = plain_route(one.config, models=("iris",), access=TOKENS, quota=TokenQuota(per_day=50))
+        await made.publish(limited)
+
+        async def status(token: str) -> int:
+            headers = {"Authorization": f"Bearer {token}"}
+            return (await ask(made.port, f"/iris{CHAT}", headers, body=b'{"model": "iris"}')).status
+
+        assert await status("ada") == 200
+        report = await made.hears(Report)
+        assert [(each.model, each.caller, each.requests) for each in report.tokens] == [("iris", ADA, 1)]
+        made.link.spent = lambda: Spent(day, (("default", "iris", ADA, 50),))
+        killed, heard = made.link.pid, len(made.words)
+        os.kill(killed, signal.SIGKILL)
+        await made.hears(Hello, heard)
+        await made.publish(limited)
+        assert [await status("ada"), await status("bob")] == [429, 200]
+
+
+@pytest.mark.long  # transformers alone takes ten seconds of a core to import
+def test_a_real_text_model_is_counted_as_it_reports(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra `text` is not installed")
+    (tmp_path / "models").mkdir()
+    model = text_model(tmp_path / "models")
+    messages: Any = [{"role": "user", "content": "count"}]
+
+    async def case(bed: Bed) -> None:
+        metrics = Metrics()
+        metrics.tokens.reports = True
+        bed.plane.observers.append(metrics.tokens.observe)
+        bed.publish(route("chat", Backend("chat-1", "chat", 100, (Replica("a", server.port),)), models=("chat",)))
+        async with openai.AsyncOpenAI(
+            base_url=f"http://127.0.0.1:{bed.port}/v1", api_key="none", timeout=300
+        ) as client:
+            create = partial(
+                client.chat.completions.create, model="chat", messages=messages, temperature=0, max_tokens=12
+            )
+            whole: Any = await create()
+            chunks: Any = [each async for each in await create(stream=True)]
+        assert "".join(each.choices[0].delta.content or "" for each in chunks) == whole.choices[0].message.content
+        assert all(each.usage is None for each in chunks)
+        (report,) = metrics.tokens.take_report()
+        usage = whole.usage
+        assert (report.requests, report.prompt) == (2, 2 * usage.prompt_tokens)
+        assert report.completion == 2 * usage.completion_tokens
+        assert sum(report.first_token) == 1
+        ((_, per_token),) = samples(metrics, "pilotlight_gateway_time_per_output_token_seconds_count")
+        assert per_token == 1
+
+    with RunningServer(tmp_path, "--model-path", str(model), "--model-name", "chat") as server:
+        play(case)

@@ -54,7 +54,8 @@ class TokenUsage:
     def rows(self, since: str) -> list[UsageRow]:
         """Return the totals from a day `YYYY-MM-DD` on."""
         rows = self._database.rows("SELECT * FROM token_usage WHERE day >= ? ORDER BY 1, 2, 3, 4, 5", (since,))
-        return [UsageRow(*row, team=team_of(row[4])) for row in rows]
+        names = UsageRow.__struct_fields__
+        return [UsageRow(**dict(zip(names, (*row, team_of(row[4])), strict=True))) for row in rows]
 
     def spent(self, wall: float) -> Spent:
         """Return what callers have spent today."""

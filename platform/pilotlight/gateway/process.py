@@ -58,12 +58,12 @@ class Gateway:
         self._metrics = Metrics(self._logs.families)
         self._admission = AccessAdmission(self._metrics.rejected)
         self._plane = DataPlane(self._link.send, self._link.send, self._admission)
-        self._plane.observers.append(self._logs.observe)
+        # Tokens first: logs have what the client gets.
+        self._plane.observers += (self._metrics.tokens.observe, self._logs.observe)
         self._grpc: GrpcProxy | None = None
         self._listeners = Listeners(self._plane, self._start_grpc, tls.http.context if tls else None)
         self._metrics.tokens.reports = True
         self._metrics.tokens.on_spent = self._admission.spend
-        self._plane.observers.append(self._metrics.tokens.observe)
         self._reporter = Reporter(self._plane, self._metrics.add, self._send_report)
         self._plane.pages["metrics"] = self._metrics_page
         self._plane.loopback_pages = frozenset({"metrics"})  # it names every service

@@ -72,7 +72,8 @@ def test_a_request_that_cannot_be_begun_leaves_the_others_of_its_batch_alone() -
     engine: Any = SimpleNamespace(slots=4, submit=begun.append)
     model: Any = SimpleNamespace(context=100, eos_tokens=frozenset())
     tokens = PromptTokenizer(Choking(AttributeError("no")), "m", 64)
-    instance = TextInstance("m", model, tokens, engine, GrammarCompiler(tokens, frozenset()), [0])
+    adapters: Any = None
+    instance = TextInstance("m", model, tokens, engine, GrammarCompiler(tokens, frozenset()), adapters, [0])
     batch = [Heard("one"), Heard("choke"), Heard("two")]
     instance.begin(batch)
     assert len(begun) == 2

@@ -77,6 +77,7 @@ def test_a_busy_model_leaves_for_requests_that_have_waited_and_loses_none_of_its
         platform.wait_phase("Ready", name="m03")
         with load(platform, "/m03/v2/models/m03/infer", clients=2) as busy:
             platform.deploy(document(uri, "m04"))
+            platform.wait(lambda: is_routed(platform, "m04"), "the route of m04")
             reply = platform.ask("/m04/v2/models/m04/infer")
             assert reply.status == 200, reply.body
             before = len(busy.answers)
@@ -85,6 +86,10 @@ def test_a_busy_model_leaves_for_requests_that_have_waited_and_loses_none_of_its
         events = platform.events(("default", "m03"))
         reason = re.compile(r"Preempted: parked: default/m04 has waited \d+ s for 32Mi of GPU 0")
         assert any(map(reason.fullmatch, events)), events
+
+
+def is_routed(platform: Platform, name: str) -> bool:
+    return any((each.type, each.status) == ("IngressReady", "True") for each in platform.status(name).conditions)
 
 
 def holders(platform: Platform) -> dict[str, int]:

@@ -1,7 +1,9 @@
 """`python -m bench.prefix`: prefix-aware routing and round robin on stand-in engines with a model of a prefix cache.
 
-An engine computes the tokens of a prompt that its cache lacks, one prompt after another, and generates for all requests
-at the same time. The load passes a real gateway; both strategies meet the same requests, engines and speeds.
+An engine computes the tokens of a prompt that its cache lacks, one prompt after another, generates for all requests at
+the same time, and has what it generated in its cache, as vLLM and llama.cpp do. The load passes a real gateway; all
+strategies meet the same requests, engines and speeds. No strategy can have a lower time to first token than the floor:
+the prefill of the tokens that no engine has had.
 """
 
 import argparse
@@ -12,11 +14,12 @@ import statistics
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from bench.__main__ import RESULTS
 from bench.environments import WORK
@@ -36,10 +39,11 @@ PREFILL_S: Final = 0.0001  # of a token: 10,000 tokens/s, as an 8B model on one 
 DECODE_S: Final = 0.002  # of a token, whatever the batch
 BLOCK: Final = 16  # tokens, as in vLLM
 CACHE: Final = 40_000  # tokens of an engine
-GENERATED: Final = 20  # tokens of a response
-TURNS: Final = 16  # of a conversation
+GENERATED: Final = 20  # tokens of a response, in time; its text in a conversation may be longer
 RATE: Final = 0.8  # of round robin's throughput, at which times to first token are compared
 WORDS: Final = ("lighthouse", "harbour", "foghorn", "keeper", "storm", "lantern", "island", "vessel")
+
+Message = dict[str, str]
 
 
 class PrefixCache:
@@ -82,7 +86,7 @@ class Engine:
             writer.close()
 
     async def _answer(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        text = "".join(f"{message['role']}: {message['content']}\n" for message in body["messages"])
+        text = written(body["messages"])
         async with self._prefill:
             cached = self._cache.add(text)
             self.prompt_tokens += len(text) // TOKEN
@@ -90,6 +94,7 @@ class Engine:
             await asyncio.sleep((len(text) // TOKEN - cached) * PREFILL_S)
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
         await asyncio.sleep(GENERATED * DECODE_S)
+        self._cache.add(text + written([message("assistant", body["response"])]))
         writer.write(b"4\r\nrest\r\n0\r\n\r\n")
 
 
@@ -104,6 +109,7 @@ class Figures:
     rate: float = 0.0  # requests a second of the times to first token
     first_p50: float = 0.0
     first_p99: float = 0.0
+    first_floor: float = 0.0
 
 
 def text(source: random.Random, tokens: int) -> str:
@@ -113,33 +119,59 @@ def text(source: random.Random, tokens: int) -> str:
     return " ".join(words)[: tokens * TOKEN]
 
 
-def shared_prefix(requests: int) -> list[list[list[dict[str, str]]]]:
+class Turn(NamedTuple):
+    """Messages of a request, and the response that the stand-in engine gives."""
+
+    messages: list[Message]
+    response: str
+
+
+def shared_prefix(requests: int) -> list[list[Turn]]:
     """Questions about 64 documents of 3,000 tokens: more than one cache holds, less than all of them."""
     source = random.Random(1)
     documents = [text(source, 3000) for _ in range(64)]
     asked = [source.choice(documents) for _ in range(requests)]
-    return [[[message("system", each), message("user", text(source, 30))]] for each in asked]
+    return [[Turn([message("system", each), message("user", text(source, 30))], "")] for each in asked]
 
 
-def multi_turn(requests: int) -> list[list[list[dict[str, str]]]]:
-    """Conversations of 16 turns after one system prompt of 500 tokens; each turn adds 250."""
+def multi_turn(requests: int, turns: int, question: int, response: int) -> list[list[Turn]]:
+    """Conversations after one system prompt of 500 tokens; each turn adds a question and a response."""
     source, conversations = random.Random(2), []
     system = message("system", text(source, 500))
-    for _ in range(requests // TURNS):
-        history, turns = [system], []
-        for _ in range(TURNS):
-            history = [*history, message("user", text(source, 150))]
-            turns.append(history)
-            history = [*history, message("assistant", text(source, 100))]
-        conversations.append(turns)
+    for _ in range(requests // turns):
+        history, conversation = [system], []
+        for _ in range(turns):
+            history = [*history, message("user", text(source, question))]
+            conversation.append(Turn(history, text(source, response)))
+            history = [*history, message("assistant", conversation[-1].response)]
+        conversations.append(conversation)
     return conversations
 
 
-def message(role: str, content: str) -> dict[str, str]:
+def message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-LOADS: Final = {"shared prefix": shared_prefix, "multi-turn": multi_turn}
+def written(messages: Iterable[Message]) -> str:
+    """Return messages as the text that an engine computes."""
+    return "".join(f"{each['role']}: {each['content']}\n" for each in messages)
+
+
+def floor(load: str, requests: int) -> float:
+    """Return the median time in ms to compute the tokens that no engine has had: the least time to first token."""
+    cache, new = PrefixCache(sys.maxsize), list[int]()
+    for turn in (turn for conversation in LOADS[load](requests) for turn in conversation):
+        prompt = written(turn.messages)
+        new.append(len(prompt) // TOKEN - cache.add(prompt))
+        cache.add(prompt + written([message("assistant", turn.response)]))
+    return statistics.median(new) * PREFILL_S * 1000
+
+
+LOADS: Final[Mapping[str, Callable[[int], list[list[Turn]]]]] = {
+    "shared prefix": shared_prefix,
+    "16 turns of 250 tokens": partial(multi_turn, turns=16, question=150, response=100),
+    "8 turns of 400 tokens": partial(multi_turn, turns=8, question=250, response=150),
+}
 
 
 @asynccontextmanager
@@ -183,6 +215,7 @@ def figures_of(load: str, requests: int, clients: int) -> list[Figures]:
     for each in figures:
         each.rate = RATE * figures[0].throughput
         _, _, first = run(measure(load, each.strategy, requests, clients, each.rate))
+        each.first_floor = floor(load, requests)
         each.first_p50, each.first_p99 = (statistics.quantiles(first, n=100)[at] * 1000 for at in (49, 98))
     return figures
 
@@ -206,12 +239,12 @@ async def measure(
     return len(first) / seconds, cached, first
 
 
-async def client(port: int, work: Iterable[list[list[dict[str, str]]]], pace: Pace, first: list[float]) -> None:
+async def client(port: int, work: Iterable[list[Turn]], pace: Pace, first: list[float]) -> None:
     """Send one conversation after another, each turn after the response to the one before."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for conversation in work:
-        for messages in conversation:
-            body = json.dumps({"messages": messages, "model": "llama", "stream": True}).encode()
+        for turn in conversation:
+            body = json.dumps({**turn._asdict(), "model": "llama", "stream": True}).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             await pace.wait()
             started = time.perf_counter()
@@ -224,13 +257,15 @@ async def client(port: int, work: Iterable[list[list[dict[str, str]]]], pace: Pa
 
 def table(figures: Sequence[Figures]) -> str:
     """Return the figures as Markdown, with ratios to round robin."""
-    titles = "load | strategy | requests/s | | cached | at requests/s | TTFT p50, ms | | p99, ms"
-    lines = [f"| {titles} |", "|---|---" + "|--:" * 7 + "|"]
+    titles = "load | strategy | requests/s | | cached | at requests/s | TTFT p50, ms | | p99, ms | floor, ms"
+    lines = [f"| {titles} |", "|---|---" + "|--:" * 8 + "|"]
     for each in figures:
         base = next(one for one in figures if one.load == each.load and one.strategy == STRATEGIES[0])
         more, first = each.throughput / base.throughput, each.first_p50 / base.first_p50
         most = f"{each.throughput:.0f} | {more:.2f} × | {each.cached:.0%}"
-        paced = f"{each.rate:.0f} | {each.first_p50:.0f} | {first:.2f} × | {each.first_p99:.0f}"
+        paced = (
+            f"{each.rate:.0f} | {each.first_p50:.0f} | {first:.2f} × | {each.first_p99:.0f} | {each.first_floor:.0f}"
+        )
         lines.append(f"| {each.load} | `{each.strategy}` | {most} | {paced} |")
     return "\n".join(lines)
 

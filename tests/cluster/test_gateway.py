@@ -17,6 +17,7 @@ import pytest
 import yaml
 from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.real_helm import SYSTEM
+from tests.cluster.scenarios import Story, document
 
 BODY: Final = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}
 DOCUMENT: Final = """
@@ -248,6 +249,26 @@ def test_a_call_from_inside_the_cluster_wakes_it_by_its_own_name(
     said = service.cluster.kubectl("exec", gateway()[0], "-n", SYSTEM, "--", "python", "-c", code)
     assert said.startswith("200 ")
     assert "x-pilotlight-cold-start" in said
+
+
+def test_the_one_v1_wakes_a_serverless_service_by_the_model_of_the_body(
+    service: Service, gateway: Callable[[], list[str]]
+) -> None:
+    story = Story(service.cluster, service.namespace, "flowers")
+    names = ("pilotlight.dev/model-names: flowers", 'autoscaling.knative.dev/window: "6s"')
+    story.deploy(document("flowers", annotations=names))
+    seconds_until(lambda: not story.pods(), "at zero")
+    url, name = "http://pilotlight-gateway:8090/v1", f"{service.namespace}/flowers"
+    code = f"""import urllib.request as r, urllib.error as e, json
+print([each["id"] for each in json.load(r.urlopen("{url}/models", timeout=9))["data"]])
+body = json.dumps({{"model": "{name}", "messages": [{{"role": "user", "content": "hello"}}]}}).encode()
+try: r.urlopen(r.Request("{url}/chat/completions", body), timeout=100)
+except e.HTTPError as error: print(error.code, error.read().decode())"""
+    said = service.cluster.kubectl("exec", gateway()[0], "-n", SYSTEM, "--", "python", "-c", code)
+    assert f"'{name}'" in said
+    assert "flowers" in said.partition("]")[2], "the predictor of the model responds: it has no chat"
+    assert story.pods()
+    story.do("delete", "flowers")
 
 
 def test_it_goes_back_to_zero_when_nobody_asks(service: Service) -> None:

@@ -27,6 +27,7 @@ class Replica(Struct, frozen=True):
     port: int
     host: str = "127.0.0.1"
     grpc_port: int = 0
+    authority: str = ""  # Host header that it needs, such as a Knative Service's; "": the client's
 
 
 class Backend(Struct, frozen=True):

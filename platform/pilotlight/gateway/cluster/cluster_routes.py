@@ -4,14 +4,23 @@ A service is routed once its workloads are known, since they have its access rul
 the route instead of opening it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from pilotlight.gateway.cluster import object_fields
 from pilotlight.gateway.cluster.kube_api import Informer, KubeApi, WatchedKind
-from pilotlight.gateway.cluster.object_fields import EndpointSlice, EntryService, RouteHosts, Shares, Workload
+from pilotlight.gateway.cluster.object_fields import (
+    EndpointSlice,
+    EntryService,
+    KnativeRoute,
+    RouteHosts,
+    Shares,
+    Workload,
+)
 from pilotlight.gateway.cluster.settings import ClusterSettings
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.k8s import access_annotations, names
@@ -23,7 +32,10 @@ SLICES: Final = "/apis/discovery.k8s.io/v1/endpointslices"
 SERVICES: Final = "/api/v1/services"
 ROUTES: Final = "/apis/gateway.networking.k8s.io/v1/httproutes"
 LEADER_WORKER_SETS: Final = "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
-WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets", LEADER_WORKER_SETS)
+KNATIVE_SERVICES: Final = "/apis/serving.knative.dev/v1/services"
+KNATIVE_ROUTES: Final = "/apis/serving.knative.dev/v1/routes"
+ADDED_KINDS: Final = (LEADER_WORKER_SETS, KNATIVE_SERVICES)  # that a cluster may lack
+WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets", *ADDED_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,7 @@ class ClusterView:
     workloads: Mapping[ObjectKey, Workload] = field(default_factory=dict)
     hosts: Mapping[ObjectKey, RouteHosts] = field(default_factory=dict)
     slices: Mapping[ObjectKey, EndpointSlice] = field(default_factory=dict)
+    knative_routes: Mapping[ObjectKey, KnativeRoute] = field(default_factory=dict)
 
 
 class ClusterState:
@@ -49,15 +62,15 @@ class ClusterState:
         )
         self.slices = Informer(api, WatchedKind(SLICES, select, object_fields.slice_of), changed)
         self.hosts = Informer(api, WatchedKind(ROUTES, select, object_fields.route_hosts, optional=True), changed)
-        kinds = [
-            WatchedKind(path, select, object_fields.workload, optional=path == LEADER_WORKER_SETS) for path in WORKLOADS
-        ]
+        kinds = [WatchedKind(path, select, object_fields.workload, optional=path in ADDED_KINDS) for path in WORKLOADS]
         self.workloads = [Informer(api, kind, changed) for kind in kinds]
+        knative = WatchedKind(KNATIVE_ROUTES, select, object_fields.knative_route, optional=True)
+        self.knative_routes = Informer(api, knative, changed)
         self.peers = Informer(api, WatchedKind(peers, peer_selector, object_fields.pod_addresses), changed)
 
     @property
     def informers(self) -> Sequence[Informer[Any]]:
-        return self.services, self.slices, self.hosts, *self.workloads, self.peers
+        return self.services, self.slices, self.hosts, *self.workloads, self.knative_routes, self.peers
 
     @property
     def unsynced(self) -> list[str]:
@@ -68,8 +81,8 @@ class ClusterState:
         return {key: workload for informer in self.workloads for key, workload in informer.objects.items()}
 
     def routes(self) -> tuple[Route, ...]:
-        workloads = self.workloads_by_key()
-        return routes(ClusterView(self.services.objects, workloads, self.hosts.objects, self.slices.objects))
+        workloads, knative = self.workloads_by_key(), self.knative_routes.objects
+        return routes(ClusterView(self.services.objects, workloads, self.hosts.objects, self.slices.objects, knative))
 
     def pods(self) -> set[str]:
         return {address for addresses in self.peers.objects.values() for address in addresses}
@@ -80,10 +93,41 @@ def routes(view: ClusterView) -> tuple[Route, ...]:
     replicas, hosts = _replicas(view), _hosts(view)
     shared = {key: _shares(view, key, entry) for key, entry in _services(view).items()}
     return tuple(
-        _route(view, key, shares, replicas, tuple(hosts.get(key, ())))
+        _route(view, key, shares, _backends(view, key[0], shares, replicas), tuple(hosts.get(key, ())))
         for key, shares in shared.items()
         if _workloads_known(view, key[0], shares)
-    )
+    ) + tuple(_knative_routes(view, shared))
+
+
+def _knative_routes(view: ClusterView, others: Collection[ObjectKey]) -> Iterator[Route]:
+    """Yield the routes of serverless services: requests go to Knative's own ingress, which wakes and scales them."""
+    for (namespace, _), found in sorted(view.knative_routes.items()):
+        key, shares = (namespace, found.service), ((found.workload, 100),)
+        if key not in others and _workloads_known(view, namespace, shares):
+            workload = view.workloads[namespace, found.workload]
+            route = _route(view, key, shares, _knative_backends(found, workload.deadline_s), ())
+            # Knative holds a request while the service starts.
+            yield msgspec.structs.replace(route, timeout_s=route.timeout_s + workload.deadline_s)
+
+
+def _knative_backends(route: KnativeRoute, hold_s: float) -> tuple[Backend, ...]:
+    if not route.authority:
+        problem = f"{route.service} is reachable by TLS only in this cluster; call its own address"
+        return (Backend(route.workload, route.workload, 100, unavailable=problem),)
+    names_of = [("", route.workload), *((tag, tag) for tag, _ in route.tags if tag)]
+    revisions = dict(route.tags)
+    return tuple(
+        Backend(
+            name, route.workload, 0 if tag else 100, _ingress(f"{tag}-{route.authority}" if tag else route.authority),
+            tuple(filter(None, [revisions.get(tag)])), hold_s=hold_s,
+        )
+        for tag, name in names_of
+    )  # fmt: skip
+
+
+def _ingress(authority: str) -> tuple[Replica, ...]:
+    host, _, port = authority.partition(":")
+    return (Replica(authority, int(port or 80), host, authority=authority),)
 
 
 def _shares(view: ClusterView, key: ObjectKey, entry: EntryService) -> Shares:
@@ -110,12 +154,11 @@ def _route(
     view: ClusterView,
     key: ObjectKey,
     shares: Shares,
-    replicas: Mapping[ObjectKey, tuple[Replica, ...]],
+    backends: tuple[Backend, ...],
     hosts: tuple[str, ...],
 ) -> Route:
     """Return the route, closed if its annotations cannot be parsed: routes of other tenants must not fail with it."""
-    namespace = key[0]
-    variants = {name: view.workloads[namespace, name] for name, _ in shares}
+    variants = {name: view.workloads[key[0], name] for name, _ in shares}
     rules: dict[str, str] = {}  # of the first workload, completed by those of the others, so that all are checked
     for workload in variants.values():
         rules = {**workload.access, **rules}
@@ -126,18 +169,24 @@ def _route(
     except Exception:  # whatever error of a parser
         problem = f"{key[1]} rejects all requests: the access annotations of its workload cannot be read"
         return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)
+    models = next((each.models for each in variants.values() if each.models), ())
+    timeout_s = _timeout(view, key, variants)
+    return Route(*key, backends, hosts, timeout_s=timeout_s, access=access, rate=rate, quota=quota, models=models)
+
+
+def _backends(
+    view: ClusterView, namespace: str, shares: Shares, replicas: Mapping[ObjectKey, tuple[Replica, ...]]
+) -> tuple[Backend, ...]:
     # A backend has the name of its workload: during a rolling update pods of two revisions share one queue. Requests
     # are held as long as a start may take; the timeout of the HTTPRoute includes that time.
-    backends = tuple(
+    variants = {name: view.workloads[namespace, name] for name, _ in shares}
+    return tuple(
         Backend(
             name, name, share, replicas.get((namespace, name), ()), tuple(filter(None, [variants[name].revision])),
             hold_s=variants[name].deadline_s,
         )
         for name, share in shares
     )  # fmt: skip
-    models = next((each.models for each in variants.values() if each.models), ())
-    timeout_s = _timeout(view, key, variants)
-    return Route(*key, backends, hosts, timeout_s=timeout_s, access=access, rate=rate, quota=quota, models=models)
 
 
 def _timeout(view: ClusterView, key: ObjectKey, variants: Mapping[str, Workload]) -> float:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ SERVICE_NAME: Final = "kubernetes.io/service-name"
 MANAGED_BY: Final = ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io")
 EXIT_TIMEOUT: Final = f"{ENV_SETTINGS_PREFIX}EXIT_TIMEOUT_SECS"
 DEADLINE_S: Final = 600.0  # default of progressDeadlineSeconds
+KNATIVE_DEADLINE: Final = "serving.knative.dev/progress-deadline"
 SERVING_PORTS: Final = ("http1", "http", "h2c")
 OTHER_PORTS: Final = ("metrics", "grpc")
 
@@ -36,6 +38,15 @@ class Workload(Struct, frozen=True):
     access: dict[str, str]
     starting: bool = False  # has replicas, none of them ready
     models: tuple[str, ...] = ()  # names of its model behind /v1
+
+
+class KnativeRoute(Struct, frozen=True):
+    """Knative Route of a service; `tags` has the revision of each tag, "" the only one that has traffic."""
+
+    service: str
+    workload: str
+    authority: str  # host in the cluster, and port unless it is 80; empty: it is reachable by TLS only
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 class RouteHosts(Struct, frozen=True):
@@ -72,7 +83,7 @@ def entry_service(document: Json, gateway: str) -> EntryService | None:
 
 
 def workload(document: Json) -> Workload:
-    """Read a Deployment, StatefulSet or LeaderWorkerSet."""
+    """Read a Deployment, StatefulSet, LeaderWorkerSet or Knative Service."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     groups = spec.get("leaderWorkerTemplate") or {}
     template = groups.get("leaderTemplate") or groups.get("workerTemplate") or spec.get("template") or {}
@@ -82,7 +93,9 @@ def workload(document: Json) -> Workload:
     annotations = {**((template.get("metadata") or {}).get("annotations") or {}), **(metadata.get("annotations") or {})}
     return Workload(
         str(labels.get(names.LABEL_REVISION) or ""),
-        float(spec.get("progressDeadlineSeconds") or DEADLINE_S),
+        float(spec.get("progressDeadlineSeconds") or 0)
+        or quantities.unsigned_duration(str(annotations.get(KNATIVE_DEADLINE) or ""))
+        or DEADLINE_S,
         next((_seconds(str(each.get("value"))) for each in variables if each.get("name") == EXIT_TIMEOUT), 0.0),
         {key: str(value) for key, value in annotations.items() if key.startswith(names.ACCESS_PREFIXES)},
         bool(spec.get("replicas")) and not (document.get("status") or {}).get("readyReplicas"),
@@ -109,6 +122,20 @@ def route_hosts(document: Json) -> RouteHosts:
         str(metadata.get("creationTimestamp") or ""), max(timeouts, default=0.0),
         tuple((str(backend["name"]), int(backend.get("weight", 1))) for backend in backends),
     )  # fmt: skip
+
+
+def knative_route(document: Json) -> KnativeRoute | None:
+    """Read the Knative Route that has the name of a service, once it has an address."""
+    metadata, status = document["metadata"], document.get("status") or {}
+    service, address = _service(metadata), urlsplit(str((status.get("address") or {}).get("url") or ""))
+    if not address.hostname or metadata["name"] != names.entry_service(service):
+        return None
+    targets = [
+        (str(each.get("tag") or ""), str(each.get("revisionName") or "")) for each in status.get("traffic") or ()
+    ]
+    tags = tuple((tag, revision) for tag, revision in targets if tag or len(targets) == 1)
+    workload = str((metadata.get("labels") or {}).get(names.LABEL_WORKLOAD) or "")
+    return KnativeRoute(service, workload, address.netloc if address.scheme == "http" else "", tags)
 
 
 def _accepted(route: Json) -> bool:

@@ -122,6 +122,9 @@ class PreparedRequest(NamedTuple):
     max_hold_s: float = math.inf  # how long the client lets it be held
     has_prompt: bool = False
 
+    def for_host(self, host: str) -> "PreparedRequest":
+        return self._replace(upstream_head=with_headers(self.upstream_head, {"Host": host}))
+
 
 def prepare(
     routing: RoutingState, head: RequestHead, peer: str, port_route: RouteKey | None, loopback: bool = False,

@@ -149,6 +149,8 @@ class ProxiedRequest:
     def assign(self, replica: LiveReplica, now: float) -> None:
         assert self.backend is not None
         self.replica = replica
+        if authority := replica.config.authority:
+            self.prepared = self.prepared.for_host(authority)
         self._added = self.backend.revision_line
         if self.cold:
             self._added += f"{HEADER_COLD_START}: {int((now - self.arrived_at) * 1000)}\r\n".encode()

@@ -12,6 +12,8 @@ SERVICES = "/api/v1/services"
 ROUTES = "/apis/gateway.networking.k8s.io/v1/httproutes"
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 STATEFUL = "/apis/apps/v1/statefulsets"
+KNATIVE_SERVICES = "/apis/serving.knative.dev/v1/services"
+KNATIVE_ROUTES = "/apis/serving.knative.dev/v1/routes"
 PEERS = "/apis/discovery.k8s.io/v1/namespaces/pilotlight-system/endpointslices"
 
 

@@ -1,6 +1,7 @@
 """The gateway of a cluster, two replicas of it, against an API whose objects the test writes."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,18 @@ import aiohttp
 import grpc.aio
 import pytest
 from tests.eventually import eventually_async
-from tests.platform.gateway.cluster.apiserver import DEPLOYMENTS, PEERS, ROUTES, SERVICES, SLICES, STATEFUL, ApiServer
-from tests.platform.gateway.cluster.things import address, deployment, endpoint, route, slice_of
+from tests.platform.gateway.cluster.apiserver import (
+    DEPLOYMENTS,
+    KNATIVE_ROUTES,
+    KNATIVE_SERVICES,
+    PEERS,
+    ROUTES,
+    SERVICES,
+    SLICES,
+    STATEFUL,
+    ApiServer,
+)
+from tests.platform.gateway.cluster.things import address, deployment, endpoint, knative_route, route, slice_of
 from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, replica
 from tests.ports import free_port
 
@@ -100,7 +111,9 @@ async def started(folder: Path, api: ApiServer, host: str, ports: dict[str, int]
 async def gateways(folder: Path, keda: SimpleNamespace) -> AsyncIterator[Bed]:
     """Two that know each other, and a service at zero."""
     async with AsyncExitStack() as stack:
-        api = await ApiServer(SERVICES, SLICES, ROUTES, DEPLOYMENTS, STATEFUL, PEERS).start()
+        api = await ApiServer(
+            SERVICES, SLICES, ROUTES, DEPLOYMENTS, STATEFUL, KNATIVE_SERVICES, KNATIVE_ROUTES, PEERS
+        ).start()  # fmt: skip
         stack.push_async_callback(api.close)
         pair = slice_of("", "pilotlight-gateway-peers", *map(endpoint, HOSTS), namespace="pilotlight-system")
         api.put(PEERS, pair)
@@ -274,6 +287,27 @@ async def test_an_endpoint_that_refuses_connections_is_left_for_the_next(
 
 
 @in_loop
+async def test_the_one_v1_leads_to_serverless_services_by_the_host_that_knative_knows(
+    tmp_path: Path, keda: SimpleNamespace
+) -> None:
+    async with gateways(tmp_path, keda) as bed, replica("ingress") as ingress, aiohttp.ClientSession() as session:
+        bed.api.put(KNATIVE_SERVICES, deployment("chat", "chat-predictor", model_names="chat"))
+        bed.api.put(KNATIVE_ROUTES, knative_route("chat", f"http://localhost:{ingress.port}", ("", "chat-1")))
+        url = f"http://{bed.pods[0].host}:{bed.pods[0].ports['HTTP_PORT']}/v1"
+
+        async def listed() -> bool:
+            async with session.get(f"{url}/models") as response:
+                return [each["id"] for each in (await response.json())["data"]] == ["models/chat"]
+
+        await eventually_async(listed, "the model is listed")
+        for model in ("models/chat", "models/chat@chat-1"):
+            async with session.post(f"{url}/chat/completions", json={"model": model, "messages": []}) as response:
+                request = json.loads(await response.text())
+            assert (response.status, request["headers"]["host"]) == (200, f"localhost:{ingress.port}")
+            assert json.loads(request["body"])["model"] == "chat"
+
+
+@in_loop
 async def test_metrics_tell_what_passed(tmp_path: Path, keda: SimpleNamespace) -> None:
     async with gateways(tmp_path, keda) as bed, replica("pod-1") as origin:
         bed.serve(origin)
@@ -289,7 +323,9 @@ async def _says(pod: Pod, line: str) -> bool:
 
 @in_loop
 async def test_the_process_ends_in_order_by_a_signal(tmp_path: Path) -> None:
-    api = await ApiServer(SERVICES, SLICES, ROUTES, DEPLOYMENTS, STATEFUL, PEERS).start()
+    api = await ApiServer(
+            SERVICES, SLICES, ROUTES, DEPLOYMENTS, STATEFUL, KNATIVE_SERVICES, KNATIVE_ROUTES, PEERS
+        ).start()  # fmt: skip
     ports = dict(zip(PORTS, [free_port() for _ in range(4)], strict=True))
     command = (sys.executable, "-m", "pilotlight.gateway", "cluster")
     own = environment(api, "127.0.0.1", ports, tmp_path)
@@ -306,7 +342,9 @@ async def test_the_process_ends_in_order_by_a_signal(tmp_path: Path) -> None:
 @in_loop
 async def test_bodies_may_take_a_quarter_of_the_pods_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MORE, "PILOTLIGHT_GATEWAY_MEMORY_MIB", "256")
-    api = await ApiServer(SERVICES, SLICES, ROUTES, DEPLOYMENTS, STATEFUL, PEERS).start()
+    api = await ApiServer(
+            SERVICES, SLICES, ROUTES, DEPLOYMENTS, STATEFUL, KNATIVE_SERVICES, KNATIVE_ROUTES, PEERS
+        ).start()  # fmt: skip
     ports = dict(zip(PORTS, [free_port() for _ in range(4)], strict=True))
     async with started(tmp_path, api, "127.0.0.1", ports) as pod:
         assert pod.gateway._plane.buffer_budget.limit == 64 << 20

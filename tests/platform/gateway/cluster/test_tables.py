@@ -11,6 +11,7 @@ from tests.platform.gateway.cluster.things import (
     address,
     deployment,
     endpoint,
+    knative_route,
     route,
     slice_of,
     straight,
@@ -31,13 +32,15 @@ def kept(read: Any, found: list[Json]) -> dict[Any, Any]:
 
 
 def made(
-    addresses: list[Json], workloads: list[Json], slices: list[Json] | None = None, hosts: list[Json] | None = None
-) -> tuple[Route, ...]:
+    addresses: list[Json], workloads: list[Json], slices: list[Json] | None = None, hosts: list[Json] | None = None,
+    knative: list[Json] | None = None,
+) -> tuple[Route, ...]:  # fmt: skip
     return routes(
         ClusterView(
             kept(partial(object_fields.entry_service, gateway=OURS), addresses),
             kept(object_fields.workload, workloads),
             kept(object_fields.route_hosts, hosts or []), kept(object_fields.slice_of, slices or []),
+            kept(object_fields.knative_route, knative or []),
         )
     )  # fmt: skip
 
@@ -58,6 +61,26 @@ def test_a_model_has_the_names_of_its_workload() -> None:
     (found,) = made([IRIS], [deployment("iris", "iris-predictor", model_names="iris, gpt-4o")])
     assert found.models == ("iris", "gpt-4o")
     assert ModelRoutes([found]).find("models/gpt-4o@canary") == (("models", "iris"), "canary", "iris")
+
+
+def test_a_serverless_service_is_reached_through_the_ingress_of_knative_which_wakes_it() -> None:
+    host = "iris.models.svc.cluster.local"
+    work = deployment("iris", "iris-predictor", model_names="iris", auth_tokens_sha256=SHA)
+    split = knative_route("iris", f"http://{host}", ("", "iris-1"), ("canary", "iris-2"))
+    child = knative_route("iris", "http://x", name="iris-predictor")  # Knative's own, of its Service
+    (found,) = made([], [work], knative=[split, child, knative_route("new", "")])
+    assert (found.models, found.hosts, found.timeout_s) == (("iris",), (), 60.0 + 900.0)
+    assert found.access is not None
+    plain, canary = found.backends
+    assert (plain.weight, plain.replicas) == (100, (Replica(host, 80, host, authority=host),))
+    assert (canary.revision, canary.weight, canary.tags) == ("canary", 0, ("iris-2",))
+    assert canary.replicas[0].authority == f"canary-{host}"
+    assert made([], [], knative=[split]) == ()  # its access rules are not known yet
+
+
+def test_a_serverless_service_with_tls_in_the_cluster_says_where_to_call_it() -> None:
+    (found,) = made([], [WORK], knative=[knative_route("iris", "https://iris.models.svc.cluster.local")])
+    assert "TLS" in found.backends[0].unavailable
 
 
 def test_replicas_are_the_endpoints_that_are_ready_and_stay() -> None:

@@ -66,3 +66,11 @@ def slice_of(
     }  # fmt: skip
     ports = [{"name": "metrics", "port": 8082}, {"name": "http1", "port": port}, {"name": "grpc", "port": 8081}]
     return {"addressType": "IPv4", "metadata": metadata, "ports": ports, "endpoints": list(endpoints)}
+
+
+def knative_route(service: str, url: str, *tags: tuple[str, str], namespace: str = "models", name: str = "") -> Json:
+    """The Knative Route of a service, with the tag and revision of each target."""
+    labels_ = {**labels(service), "pilotlight.dev/workload": f"{service}-predictor"}
+    traffic = [{"revisionName": revision, **({"tag": tag} if tag else {})} for tag, revision in tags]
+    status = {"address": {"url": url}, "traffic": traffic} if url else {}
+    return {"metadata": {"name": name or service, "namespace": namespace, "labels": labels_}, "status": status}

@@ -42,7 +42,12 @@ LEADER_WORKER_SET: Final = GoModule(
     "sigs.k8s.io/lws", "v0.9.0", "h1:DcJCgxjjoGOx//QHZkeKpyiblxYq70aCRZNYSfykWyI=",
     ("config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets",),
 )  # fmt: skip
-PINS: Final = (KUBERNETES, KNATIVE, KEDA, GATEWAY_API, PROMETHEUS_OPERATOR, LEADER_WORKER_SET)
+INFERENCE_EXTENSION: Final = GoModule(
+    "sigs.k8s.io/gateway-api-inference-extension", "v1.5.0", "h1:w9Awt60cmI1vM7Y6N81h8wDCBP0WkmxpdI7GKY0v070=",
+    ("config/crd/bases/inference.networking.k8s.io_inferencepools",),
+)  # fmt: skip
+CRDS: Final = (KNATIVE, GATEWAY_API, PROMETHEUS_OPERATOR, LEADER_WORKER_SET, INFERENCE_EXTENSION)
+PINS: Final = (KUBERNETES, KEDA, *CRDS)
 FORM: Final = 1  # of the files in the cache; count up when what is written there changes
 
 PROSE: Final = frozenset({"description", "externalDocs", "example", "x-kubernetes-patch-strategy"})
@@ -86,7 +91,7 @@ def _fill(folder: Path) -> None:
     keda = files_of(KEDA)
     scalers = json.loads(keda.pop("schema/generated/scalers-schema.json"))["scalers"]
     custom: dict[str, Json] = {}
-    for files in (keda, *map(files_of, (KNATIVE, GATEWAY_API, PROMETHEUS_OPERATOR, LEADER_WORKER_SET))):
+    for files in (keda, *map(files_of, CRDS)):
         for text in files.values():
             custom.update(crd_schemas(text))
     parts = Sources(

@@ -17,7 +17,8 @@ APPLY_ORDER: Final = (
     "Namespace", "CustomResourceDefinition", "ServiceAccount", "Secret", "ConfigMap", "PersistentVolumeClaim", "Role",
     "RoleBinding", "NetworkPolicy", "ControllerRevision", "TriggerAuthentication", "Service", "Deployment",
     "StatefulSet", "LeaderWorkerSet", "RayCluster", "PodDisruptionBudget", "HorizontalPodAutoscaler", "ScaledObject",
-    "InterceptorRoute", "ReferenceGrant", "HTTPRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule",
+    "InterceptorRoute", "ReferenceGrant", "InferencePool", "HTTPRoute", "ServiceMonitor", "PodMonitor",
+    "PrometheusRule",
 )  # fmt: skip
 
 # Fields that the API server or a tool sets; they are never applied.

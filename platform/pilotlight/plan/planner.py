@@ -18,6 +18,7 @@ from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.component_runtime import choose_runtime, is_gateway, merged_choice, with_defaults
 from pilotlight.plan.deployment_mode import decide_modes, service_mode
 from pilotlight.plan.pods import serving_port
+from pilotlight.plan.router import check_pool, endpoint_picker
 from pilotlight.plan.scaling.keda import GATEWAY, HTTP_ADD_ON
 from pilotlight.plan.scaling.triggers import concurrency_target
 from pilotlight.plan.support.field_support import check_fields
@@ -58,13 +59,13 @@ def plan(
         log.decide("", "stopped", "no objects", "annotation stop = true")
     selection = choose_runtime(service, catalogue, capabilities, log)
     _raise_errors(log)
-    service = with_defaults(service, selection.runtime)
+    service, picker = endpoint_picker(with_defaults(service, selection.runtime), capabilities, log)
     modes = decide_modes(service, capabilities, log)
     _raise_errors(log)
     if "decoder" in service.components and "router" not in service.components:
         log.error("PL377", "spec.decoder", "gets no requests without a router; add `router: {}`")
     workloads = _workloads(service, modes, selection, catalogue, capabilities, current, log)
-    result = _plan(service, modes, workloads, capabilities)
+    result = replace(_plan(service, modes, workloads, capabilities), endpoint_picker=picker)
     collect(result, capabilities, log)
     _raise_errors(log)
     return replace(
@@ -317,7 +318,7 @@ def collect(plan: Plan, capabilities: Capabilities, log: DecisionLog) -> None:
     for workload in plan.workloads:
         for requirement in (*_objects(workload), *_pod_flags(workload), *_add_ons(workload)):
             log.require(requirement)
-    for requirement in (*_routes(plan), *(_monitoring(plan.workloads) if plan.monitoring else ())):
+    for requirement in (*_routes(plan), *check_pool(plan, log), *_monitoring(plan)):
         log.require(requirement)
     _check_flags(capabilities, log)
 
@@ -337,9 +338,9 @@ def _routes(plan: Plan) -> Iterator[Requirement]:
         yield Requirement("crd", "referencegrants.gateway.networking.k8s.io", reason)
 
 
-def _monitoring(workloads: Sequence[Workload]) -> Iterator[Requirement]:
+def _monitoring(plan: Plan) -> Iterator[Requirement]:
     """Yield the CRDs for scraping: PodMonitors for Knative's pods, ServiceMonitors for others."""
-    measured = [workload for workload in workloads if workload.metrics_port is not None]
+    measured = [workload for workload in plan.workloads if plan.monitoring and workload.metrics_port is not None]
     for workload in measured:
         kind = "podmonitors" if workload.mode == "serverless" else "servicemonitors"
         yield Requirement("crd", f"{kind}.{MONITORING}", f"{workload.role} is scraped")

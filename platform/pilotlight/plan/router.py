@@ -1,17 +1,20 @@
 """Routers: strategy and environment of our gateway as one, protocols of prefill and decode, discovery of pods.
 
-docs/reference/openai.md describes the protocols of prefill and decode.
+docs/reference/openai.md describes the protocols of prefill and decode. The strategy `inference_pool` puts the endpoint
+picker of the Gateway API Inference Extension in place of our router; where there is no cluster ours serves.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.contract import ENV_ROUTER_PREFIX, HTTP_PORT, OLD_ROUTER_STRATEGIES, ROUTER_STRATEGIES
 from pilotlight.k8s import names
 from pilotlight.plan.component_context import PlanContext
-from pilotlight.plan.types import DecisionLog, Workload
+from pilotlight.plan.types import Capabilities, DecisionLog, EndpointPicker, Plan, Requirement, Workload
+from pilotlight.spec.service import Component, Role, Service
 
 Json = Any
 COMMAND: Final = ("python", "-m", "pilotlight.gateway", "route")
@@ -23,6 +26,9 @@ UNKNOWN: Final = (
     f"--kv-transfer-config with {NIXL} (vLLM) is among the arguments of both; add it, or annotate the runtime with "
     f"{names.ANNOTATION_DISAGGREGATION}: {', '.join(names.DISAGGREGATIONS)}"
 )
+POOL: Final = "inference_pool"
+PICKER_IMAGE: Final = "registry.k8s.io/gateway-api-inference-extension/epp:v1.5.0"
+_STRATEGY_PATH: Final = "spec.router.config.routing_strategy"
 _BOOTSTRAP_PORT: Final = re.compile(r"--disaggregation-bootstrap-port[= ](\d+)")
 _INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
@@ -149,7 +155,7 @@ def _arguments(work: Workload) -> str:
 def _check_config(context: PlanContext, strategy: str, disaggregated: bool, log: DecisionLog) -> None:
     path = context.path("config.routing_strategy")
     if strategy not in ROUTER_STRATEGIES:
-        log.error("PL346", path, f"{strategy}, must be one of {', '.join(ROUTER_STRATEGIES)}")
+        log.error("PL346", path, f"{strategy}, must be one of {', '.join((*ROUTER_STRATEGIES, POOL))}")
     elif strategy == "prefill_decode" and not disaggregated:
         log.error("PL346", path, "prefill_decode needs a decoder; add one or use prefix_aware")
     elif strategy != "prefill_decode" and disaggregated:
@@ -167,3 +173,43 @@ def _interval(context: PlanContext, log: DecisionLog) -> float:
         path = context.path("config.health_check_interval")
         log.error("PL348", path, f"{written}, must be a duration from 100ms to 60m such as 30s")
     return seconds
+
+
+def endpoint_picker(
+    service: Service, capabilities: Capabilities, log: DecisionLog
+) -> tuple[Service, EndpointPicker | None]:
+    """Return the service without its router, and the endpoint picker; the service itself if it is to have none."""
+    router = service.components.get("router")
+    if router is None or router.config.get("routing_strategy") != POOL:
+        return service, None
+    components: dict[Role, Component] = dict(service.components)
+    if capabilities.target not in ("", "kubernetes"):
+        log.decide("router", "strategy", "prefix_aware", f"{POOL} needs a cluster; our router does the same here")
+        components["router"] = replace(router, config={"routing_strategy": "prefix_aware"})
+        return replace(service, components=components), None
+    if "decoder" in components:
+        log.error(
+            "PL346", _STRATEGY_PATH, f"{POOL} does not use the decoder; use prefill_decode, or remove the decoder"
+        )
+    log.decide("router", "strategy", POOL, "the Gateway calls an endpoint picker for the pod of each request")
+    del components["router"]
+    container, replicas = {"image": PICKER_IMAGE, **(router.runner or {})}, max(router.min_replicas or 1, 1)
+    plugins = router.config.get("plugins", "")
+    picker = EndpointPicker(container, router.pod, replicas, plugins, dict(router.labels), dict(router.annotations))
+    return replace(service, components=components), picker
+
+
+def check_pool(plan: Plan, log: DecisionLog) -> Iterator[Requirement]:
+    """Yield what an InferencePool needs of the cluster; record why the Gateway could not send requests to it."""
+    if plan.endpoint_picker is None:
+        return
+    entry = next((work for work in plan.workloads if work.name == plan.entry), None)
+    if not plan.gateway:
+        log.error("PL346", _STRATEGY_PATH, f"{POOL} needs an HTTPRoute, and the service is not exposed; expose it")
+    elif entry is not None and entry.mode == "serverless":
+        fix = "set minReplicas to 1, or mode Standard (OME: RawDeployment)"
+        log.error("PL346", _STRATEGY_PATH, f"{POOL} cannot wake a service; {fix}")
+    elif plan.activator is not None:
+        fix = "set minReplicas to 1 and remove the access annotations, or use prefix_aware"
+        log.error("PL346", _STRATEGY_PATH, f"{POOL} bypasses our gateway, which wakes it or enforces access; {fix}")
+    yield Requirement("crd", "inferencepools.inference.networking.k8s.io", "the Gateway picks pods by an InferencePool")

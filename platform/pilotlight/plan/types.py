@@ -125,6 +125,18 @@ class Activator:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointPicker:
+    """Endpoint picker of an InferencePool; `plugins` is its configuration, empty: its default."""
+
+    container: Mapping[str, Json]
+    pod: Mapping[str, Json]
+    replicas: int
+    plugins: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Input of render(). `objects` are companion documents that need no planning."""
 
@@ -145,6 +157,7 @@ class Plan:
     expose: str = ""  # type of the entry Service; empty: ClusterIP
     annotations: Mapping[str, str] = field(default_factory=dict)
     activator: Activator | None = None  # None: requests go straight to the entry's Service
+    endpoint_picker: EndpointPicker | None = None  # requests go to it by an InferencePool, in place of a router
     access_file: str = ""  # access rules that its pods enforce, the content of a Secret; empty: they enforce none
     prometheus_namespace: str = ""  # where Prometheus runs; empty: outside the cluster
     objects: tuple[Mapping[str, Json], ...] = ()  # complete documents, applied unchanged

@@ -150,6 +150,9 @@ def route_of(plan: Plan) -> Json:
         return None
     activator, grant, waiting = plan.activator, None, 0
     backends = [{"name": work.name, "port": SERVICE_PORT, "weight": share} for work, share in backends_of(plan)]
+    if plan.endpoint_picker is not None:
+        pool = {"group": "inference.networking.k8s.io", "kind": "InferencePool"}
+        backends = [{**pool, "name": work.name, "weight": share} for work, share in backends_of(plan)]
     if activator is not None:
         waiting = entry.progress_deadline_seconds  # a request may wake the service
         backends = [{"name": activator.service, "port": activator.port, "weight": 100}]

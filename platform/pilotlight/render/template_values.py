@@ -10,7 +10,7 @@ from typing import Any, Final
 from pilotlight.contract import LABEL_NAMESPACE, LABEL_SERVICE, METRIC_COLD_START
 from pilotlight.k8s import names
 from pilotlight.plan.types import Plan, Scaling, Trigger, Workload
-from pilotlight.render import http_routes
+from pilotlight.render import http_routes, inference_pool
 from pilotlight.render.jinja_templates import plain
 
 Json = Any
@@ -76,7 +76,7 @@ def template_values(plan: Plan) -> dict[str, Json]:
         "podReader": names.workload(plan.name, "router") if http_routes.reads_pods(plan) else "",
         "mappedHost": plan.mapped_host,
         "knativeRoute": http_routes.knative_route_of(plan),
-        "objects": plan.objects,
+        "objects": [*plan.objects, *inference_pool.objects_of(plan)],
     }
     result = plain(values)
     assert isinstance(result, dict)

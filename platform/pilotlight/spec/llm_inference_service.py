@@ -4,6 +4,7 @@ The main workload becomes OME's engine, or its decoder beside `prefill`, which i
 our router. Without a command of its own the engine is vLLM, whose arguments are added to those of its runtime.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,8 @@ _REFUSED: Final = {
     "router.route.http.refs": "the route is rendered; leave it out",
     "router.route.http.spec": "the route is rendered; leave it out",
     "router.route.group": "use canaryTrafficPercent of an InferenceService",
+    "router.scheduler.pool.ref": "the pool is rendered; leave it out",
+    "router.scheduler.config.ref": "use config.inline",
     "router.route.weight": "use canaryTrafficPercent of an InferenceService",
 }
 _KEDA_ONLY: Final = (
@@ -64,8 +67,8 @@ _WITHOUT_EFFECT: Final = {
     "storageInitializer.enabled": "the model is downloaded, except from a volume or the image",
     "tracing": "set OTEL_EXPORTER_OTLP_ENDPOINT in the environment of the container",
     "router.gateway.refs": "the platform's gateway is used",
-    **dict.fromkeys((f"router.scheduler.{name}" for name in ("pool", "config", "template", "tokenizer")),
-                    "the platform's router is the scheduler"),
+    "router.scheduler.tokenizer": "the scheduler compares bytes of the prompt",
+    "router.scheduler.pool.spec": "the pool is rendered",
     **_OF_WORKLOAD,
     **{f"prefill.{path}": reason for path, reason in _OF_WORKLOAD.items()},
 }  # fmt: skip
@@ -119,6 +122,10 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         for role, path in workloads.items()
     }
     router = spec.get("router", {})
+    pool = "pool" in router.get("scheduler", {}) and "prefill" not in spec
+    for field in (each for each in ("pool", "config", "template") if each in router.get("scheduler", {}) and not pool):
+        reason = "the platform's router is the scheduler; a pool, without prefill, replaces it"
+        context.warn("PL114", f"spec.router.scheduler.{field}", f"has no effect: {reason}")
     if "prefill" in spec or "scheduler" in router:
         components["router"] = _router(router.get("scheduler", {}), "prefill" in spec)
     ours = is_predictor_image(str((components["engine"].runner or {}).get("image", "")))
@@ -284,12 +291,16 @@ def _metric(trigger: Mapping[str, Json]) -> ScalingMetric:
 
 def _router(scheduler: Mapping[str, Json], disaggregated: bool) -> Component:
     replicas = scheduler.get("replicas")
-    strategy = "prefill_decode" if disaggregated else "prefix_aware"
+    strategy = "prefill_decode" if disaggregated else "inference_pool" if "pool" in scheduler else "prefix_aware"
+    pod, main = _split(scheduler.get("template", {})) if strategy == "inference_pool" else ({}, {})
+    plugins = scheduler.get("config", {}).get("inline")
     return Component(
         "router",
         min_replicas=replicas,
         max_replicas=replicas,
         labels=scheduler.get("labels", {}),
         annotations=scheduler.get("annotations", {}),
-        config={"routing_strategy": strategy},
+        pod=pod,
+        runner={key: value for key, value in main.items() if key != "name"} or None,
+        config={"routing_strategy": strategy, **({"plugins": json.dumps(plugins)} if plugins else {})},
     )

@@ -18,6 +18,7 @@ from tests.platform.plan.building import (
     workload,
 )
 
+from pilotlight.plan.types import Capabilities
 from pilotlight.render import render
 from pilotlight.spec.service import NodeGroup, Service
 
@@ -148,3 +149,38 @@ def test_a_router_that_discovers_pods_may_read_them() -> None:
 )  # fmt: skip
 def test_the_entry_of_a_language_model_has_its_names_behind_v1(service: Service, role: Any, names: str | None) -> None:
     assert workload(service, role).annotations.get(NAMES) == names
+
+
+def pooled(**engine: Any) -> Service:
+    service = ome(runtime_name=FOREIGN, runner={"image": "lmsysorg/sglang:v0.5.0"}, **engine)
+    return with_component(service, "router", config={"routing_strategy": "inference_pool"}, min_replicas=2)
+
+
+def test_an_inference_pool_takes_the_place_of_the_router_in_a_cluster_and_only_there() -> None:
+    made = objects(pooled())
+    pool, picker = made["InferencePool", "iris-engine"], made["Deployment", "iris-engine-epp"]
+    assert made["HTTPRoute", "iris"]["spec"]["rules"][0]["backendRefs"] == [
+        {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "iris-engine", "weight": 100}
+    ]
+    pods = made["Deployment", "iris-engine"]["spec"]["template"]["metadata"]["labels"]
+    assert pool["spec"]["selector"]["matchLabels"].items() <= pods.items()
+    assert pool["spec"]["endpointPickerRef"]["name"] == made["Service", "iris-engine-epp"]["metadata"]["name"]
+    arguments = picker["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {"--pool-name=iris-engine", "--ha-enable-leader-election"} <= set(arguments)
+    assert "--kv-cache-usage-percentage-metric=sglang:token_usage" in arguments, "vLLM's are the default"
+    assert ("Deployment", "iris-router") not in made
+    assert "inferencepools.inference.networking.k8s.io" in {each.name for each in planned(pooled()).requirements}
+    ours = with_component(ome(), "router", config={"routing_strategy": "inference_pool"})
+    local = workload(ours, "router", capabilities=Capabilities(target="local"))
+    assert env(local)["PILOTLIGHT_ROUTER_STRATEGY"] == "prefix_aware"
+
+
+@pytest.mark.parametrize(
+    ("service", "words"),
+    [(pooled(min_replicas=0), "cannot wake a service"),
+     (with_component(pooled(), "decoder"), "does not use the decoder"),
+     (replace(pooled(), labels={"networking.knative.dev/visibility": "cluster-local"}), "needs an HTTPRoute")],
+)  # fmt: skip
+def test_an_inference_pool_that_the_gateway_cannot_use_is_refused(service: Service, words: str) -> None:
+    found = [(problem.code, problem.path, words in problem.message) for problem in refusals(service)]
+    assert ("PL346", "spec.router.config.routing_strategy", True) in found

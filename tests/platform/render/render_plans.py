@@ -1,9 +1,10 @@
 """Plans written by hand, at least two of each mode: what the golden files are made of."""
 
+from dataclasses import replace
 from typing import Any
 
 from pilotlight.k8s import names
-from pilotlight.plan.types import Activator, Plan, Scaling, Traffic, Trigger, Workload
+from pilotlight.plan.types import Activator, EndpointPicker, Plan, Scaling, Traffic, Trigger, Workload
 
 GATEWAY = {"name": "public", "namespace": "gateways", "sectionName": "https"}
 PROBE = {"httpGet": {"path": "/v2/health/ready", "port": 8080}}
@@ -126,6 +127,13 @@ def raw_canary() -> Plan:
     return service(workload(scaling=keda(LATENCY), traffic=split), canary, gateway=GATEWAY, hosts=("iris.example.com",))
 
 
+def raw_inference_pool() -> Plan:
+    """A canary behind the Gateway API Inference Extension: two pools, each with its endpoint picker."""
+    image = {"image": "registry.k8s.io/gateway-api-inference-extension/epp:v1.5.0"}
+    picker = EndpointPicker(image, {}, 2, '{"kind":"EndpointPickerConfig"}', {"team": "llm"}, {})
+    return replace(raw_canary(), endpoint_picker=picker, monitoring=False)
+
+
 def raw_from_zero() -> Plan:
     """Our gateway, in a namespace of its own, holds the requests that wake the service."""
     request = push(scalerAddress="pilotlight-gateway.pilotlight:9090", service="iris", targetConcurrency="10")
@@ -225,7 +233,8 @@ def raw_access_foreign() -> Plan:
 PLANS = {
     made.__name__.replace("_", "-"): made
     for made in (
-        serverless, serverless_canary, raw_latency, raw_hpa_foreign, raw_canary, raw_from_zero, raw_interceptor,
+        serverless, serverless_canary, raw_latency, raw_hpa_foreign, raw_canary, raw_inference_pool, raw_from_zero,
+        raw_interceptor,
         multi_node, multi_node_ray, disaggregated, disaggregated_serverless_router, disaggregated_discovery,
         stateful, stateful_exposed, stateful_routed, serverless_access, raw_access_foreign,
     )

@@ -35,6 +35,7 @@ OWNED: Final = (
     ("v1", "ServiceAccount"), ("v1", "ConfigMap"), ("v1", "PersistentVolumeClaim"), ("v1", "Service"),
     ("networking.k8s.io/v1", "NetworkPolicy"), ("keda.sh/v1alpha1", "TriggerAuthentication"), *WORKLOADS,
     ("policy/v1", "PodDisruptionBudget"), HPA, SCALED_OBJECT, ("http.keda.sh/v1beta1", "InterceptorRoute"), HTTP_ROUTE,
+    ("inference.networking.k8s.io/v1", "InferencePool"),
     KNATIVE_ROUTE, DOMAIN_MAPPING,
     ("monitoring.coreos.com/v1", "ServiceMonitor"), ("monitoring.coreos.com/v1", "PodMonitor"),
     ("monitoring.coreos.com/v1", "PrometheusRule"),

@@ -36,6 +36,8 @@ INSTALLS: Final = {
     "keda.sh": "install KEDA 2.18 or later: helm install keda kedacore/keda -n keda --create-namespace",
     "http.keda.sh": "install KEDA's HTTP add-on: helm install http-add-on kedacore/keda-add-ons-http -n keda",
     "gateway.networking.k8s.io": "install Gateway API and one of its implementations (gateway-api.sigs.k8s.io)",
+    "inference.networking.k8s.io": "install the Gateway API Inference Extension (gateway-api-inference-extension.sigs."
+    "k8s.io), or set routing_strategy to prefix_aware",
     "leaderworkerset.x-k8s.io": "install LeaderWorkerSet (lws.sigs.k8s.io)",
     "ray.io": "install KubeRay (docs.ray.io)",
     "monitoring.coreos.com": "install the Prometheus Operator (prometheus-operator.dev)",

@@ -52,6 +52,14 @@ def test_a_cluster_that_has_everything_lacks_nothing() -> None:
     assert found(ACCOUNT, deployment()) == []
 
 
+def test_a_cluster_without_the_inference_extension_is_named_with_the_fix() -> None:
+    (told,) = found(
+        {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "iris"}}
+    )
+    assert "InferencePool of inference.networking.k8s.io/v1 is not installed in this cluster" in told
+    assert "or set routing_strategy to prefix_aware" in told
+
+
 def test_everything_that_is_missing_is_told_at_once() -> None:
     trigger = {"type": "external-push", "metadata": {"scalerAddress": "pilotlight-gateway.pilotlight-system.svc:9090"}}
     told = found(scaled(trigger), deployment(imagePullSecrets=[{"name": "pull"}]), knative(), kinds=PLAIN)

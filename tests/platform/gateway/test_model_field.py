@@ -2,11 +2,12 @@
 
 import json
 import random
+import time
 from typing import Any
 
 import pytest
 
-from pilotlight.gateway.proxy.model_field import FormModelField, JsonModelField, ModelField
+from pilotlight.gateway.proxy.model_field import MAX_STEPS, FormModelField, JsonModelField, ModelField, model_field
 
 TRICKY = ["model", 'a "quoted" one', "back\\slash\\", "{[,:]}", 'é\n\\"', 1, 2.5, None, True, "x" * 30, [], {}]
 
@@ -61,10 +62,41 @@ def test_a_body_without_the_name_of_a_model_has_none(body: bytes) -> None:
     assert (field.done, field.name) == (True, None)
 
 
+@pytest.mark.parametrize(
+    ("before", "repeated"), [(b'{"a":', b"["), (b'{"a":[', b"[],"), (b"{", b'"a":1,'), (b'{"a":', b'{"b":')]
+)
+def test_a_body_of_brackets_ends_the_scan_before_it_takes_a_second(before: bytes, repeated: bytes) -> None:
+    field = JsonModelField()
+    field.feed(before + repeated * MAX_STEPS)
+    assert (field.done, field.too_late, field.name) == (True, True, None)
+
+
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_the_model_of_a_form_is_found_after_a_file_too(size: int) -> None:
     file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="model"\r\n\r\n' + bytes(3000) + b"\r\n"
+    file += b'Content-Disposition: form-data; name="model"\r\n\r\nfrom the file\r\n'
     body = file + b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nwhisper\r\n--b--\r\n'
-    field = scanned(FormModelField(), body, list(range(size, len(body), size)))
+    field = scanned(FormModelField(b"b"), body, list(range(size, len(body), size)))
     assert (field.done, field.name) == (True, "whisper")
     assert body[: field.start] + field.replacement("w") + body[field.end :] == body.replace(b"whisper", b"w")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Content-Disposition: " * 100_000, b'--b\r\nContent-Disposition: x' + b"; name=" * 100_000,
+     b'--b\r\nContent-Disposition: form-data; name="model"\r\n' + b"a: b\r\n" * 200_000, b"\r\n--b" * 200_000,
+     b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + b"x" * 1_000_000 + b"\r\n--b--\r\n"],
+)  # fmt: skip
+def test_a_form_without_a_model_is_scanned_in_linear_time(body: bytes) -> None:
+    field = FormModelField(b"b")
+    began = time.process_time()
+    for start in range(0, len(body), 1 << 16):
+        if not field.done:
+            field.feed(body[start : start + (1 << 16)])
+    assert field.name is None
+    assert time.process_time() - began < 2  # 0.2 s where nothing else runs; quadratic it took minutes
+
+
+def test_a_form_without_a_boundary_has_no_model() -> None:
+    assert model_field({"content-type": "multipart/form-data"}).done
+    assert not model_field({"content-type": 'Multipart/form-data; Boundary="b c"'}).done

@@ -108,6 +108,8 @@ def test_the_list_has_what_the_caller_may_call() -> None:
      (body_of("llama@old"), 404, "model_not_found", "no revision has the tag or name 'old'"),
      (body_of(None), 400, None, "model is missing, must be one of gpt-4o, llama, phi"),
      (b"[]", 400, None, "model is missing"), (b"", 400, None, "model is missing"),
+     (b'{"a":' + b"[" * (1 << 18), 413, None, "brackets come before the model; send the model first"),
+     (b'{"model":"' + b"x" * (1 << 17) + b'"}', 404, "model_not_found", "xxx' does not exist"),
      (body_of("team/qwen"), 401, "invalid_api_key", "needs a token")],
 )  # fmt: skip
 def test_what_cannot_be_routed_gets_an_error_of_openai(body: bytes, status: int, code: str | None, words: str) -> None:
@@ -217,3 +219,41 @@ def test_prompts_go_to_the_replica_that_has_their_prefix() -> None:
         assert len(set.union(*prompts)) == 6
 
     play(case)
+
+
+def test_requests_in_one_write_go_each_to_its_model_and_a_malformed_one_ends_the_connection() -> None:
+    async def case(bed: Bed) -> None:
+        await models(bed)
+        speech = await bed.origin()
+        routes = [live.route for live in bed.plane.routing.routes.values()]
+        bed.publish(*routes, route("whisper", backend("whisper-1", speech), models=("whisper", "whisper-large")))
+        form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n\x00\r\n'
+        form += b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-large\r\n--b--\r\n'
+
+        def written(path: str, body: bytes, kind: str, length: int | None = None) -> bytes:
+            size = len(body) if length is None else length
+            return (
+                f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\n\r\n".encode()
+                + body
+            )
+
+        reader, writer = await bed.connect()
+        chunked = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        short = body_of("llama")
+        writer.write(
+            written(CHAT, body_of("gpt-4o"), "application/json")
+            + written("/v1/audio/transcriptions", form, "multipart/form-data; boundary=b")
+            + written(CHAT, short + b"more", "application/json", len(short))  # the rest is no request
+        )
+        assert json.loads((await read_answer(reader)).body)["model"] == "llama"
+        assert (await read_answer(reader)).status == 200
+        assert speech.seen[0].body == form.replace(b"whisper-large", b"whisper")
+        assert (await read_answer(reader)).status == 200
+        writer.write(b"\r\n\r\n")
+        assert (await read_answer(reader)).status == 400
+        assert await reader.read() == b""
+        for bad in (b"zz\r\n", b"-1\r\n", b'5\r\n{"modxx\r\n'):
+            got = await bed.ask_raw(chunked + bad, "POST")
+            assert (bad, got.status, got.headers["connection"]) == (bad, 400, "close")
+
+    play(case, AccessAdmission())

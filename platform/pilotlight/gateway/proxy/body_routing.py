@@ -16,7 +16,7 @@ from msgspec.json import decode as json_decode
 
 from pilotlight.contract import HEADER_SESSION
 from pilotlight.gateway.proxy.interfaces import RequestFields
-from pilotlight.gateway.proxy.model_field import model_field
+from pilotlight.gateway.proxy.model_field import MAX_STEPS, model_field
 from pilotlight.gateway.proxy.model_routes import (
     PATH,
     ModelMatch,
@@ -43,7 +43,9 @@ INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
 PROMPT_WAIT_S: Final = 0.05  # for a prompt that arrives after its head
 MAX_BODY: Final = 64 << 20  # before the model: clients may send long messages first
 FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a new body makes void
-TOO_LONG: Final = ErrorResponse(413, f"more than {MAX_BODY >> 20} MiB come before the model; send the model first")
+TOO_LONG: Final = ErrorResponse(
+    413, f"more than {MAX_BODY >> 20} MiB or {MAX_STEPS} brackets come before the model; send the model first"
+)
 
 Continue = Callable[[ProxiedRequest], None]
 
@@ -102,7 +104,7 @@ class ModelRouting:
             piece = self._chunks.take_payload()
         if not self._field.done:
             self._field.feed(piece)
-        if request.buffered > MAX_BODY:
+        if request.buffered > MAX_BODY or self._field.too_late:
             request.cancel(TOO_LONG)
         elif self._field.done or request.body_complete:
             self._route()

@@ -64,7 +64,7 @@ def model_list(names: Iterable[str]) -> dict[str, Any]:
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ErrorResponse:
-    near = get_close_matches(name, names[:COMPARED], cutoff=0.4)
+    near = get_close_matches(name[:SHOWN_NAME], names[:COMPARED], cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"GET {PATH} lists the models"
     return openai_error(ErrorResponse(404, f"model {name[:SHOWN_NAME]!r} does not exist; {hint}"), "model")
 

@@ -43,9 +43,8 @@ class ProxiedRequest:
 
     def __init__(self, client: Downstream, prepared: PreparedRequest, request_id: str, now: float) -> None:
         head = prepared.head
-        self.client = client
+        self.client, self.prepared, self.request_id = client, prepared, request_id
         self.method, self.minor = head.method, head.minor
-        self.request_id = request_id
         self.arrived_at, self.max_hold_s = now, prepared.max_hold_s
         self.sent_at = 0.0  # 0: nothing sent to a replica yet
         self.cold = self.body_complete = self.finished = self._tunnelled = False
@@ -59,7 +58,6 @@ class ProxiedRequest:
         self.backend: LiveBackend | None = None
         self.replica: LiveReplica | None = None
         self.upstream: Upstream | None = None
-        self.prepared = prepared
         self._body: list[bytes] | None = []  # buffered pieces; None once dropped: no retry is possible then
         self._body_size = self.buffered = 0  # bytes read so far; bytes in `_body`, counted in the plane's budget
         self._added = b""  # lines for the head of the response

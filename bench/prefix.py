@@ -31,6 +31,7 @@ from pilotlight.gateway.process import run
 from pilotlight.gateway.proxy.data_plane import DataPlane
 from pilotlight.gateway.routing_table import Backend, Replica, Route, Table
 
+BENCHMARK: Final = "prefix"
 BUSY: Final = 0.1  # share of the machine that others may use
 STRATEGIES: Final = ("round_robin", "least_loaded", "prefix_aware", "gateway")  # the last: replicas of one revision
 ENGINES: Final = 8
@@ -287,7 +288,13 @@ def main(arguments: Sequence[str]) -> int:
     requests = 200 if options.quick else options.requests
     figures = [each for load in LOADS for each in figures_of(load, requests, options.clients)]
     machine, date = describe(), datetime.now(UTC).isoformat(timespec="seconds")
-    result = {"date": date, "machine": machine, "requests": requests, "clients": options.clients}
+    result = {
+        "benchmark": BENCHMARK,
+        "date": date,
+        "machine": machine,
+        "requests": requests,
+        "clients": options.clients,
+    }
     folder = RESULTS if quiet and not options.quick else WORK / "results"
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{date[:10]}-{slug(machine)}-prefix"

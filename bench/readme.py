@@ -90,6 +90,19 @@ def text_section(results: Path) -> str:
     return text.section(Result.from_dict(json.loads(newest_result(results, text.BENCHMARK).read_text())))
 
 
+def prefix_section(results: Path) -> str:
+    """The table of each bench, from its newest run."""
+    tables = []
+    for benchmark in ("prefix", "prefix-llama-cpp"):
+        if found := _documents(results, benchmark):
+            path, document = max(found.items(), key=lambda item: item[1]["date"])
+            _, rows = path.with_suffix(".md").read_text().strip().split("\n\n", 1)
+            machine, load = document["machine"], f"{document['requests']} requests, {document['clients']} clients"
+            where = f"{document['date'][:10]}, {machine['cpu']}, {machine['cores']} cores; {load}"
+            tables.append(f"{rows}\n\n{where}: [`{path.stem}`](../bench/results/{path.stem}.md)")
+    return "\n\n".join(tables) or "No result yet: `python -m bench.prefix` on an idle machine."
+
+
 README_ROWS = ("json.c32.rps", "grpc.r1c8.rps", "start.ready_s", "memory.idle_mb")
 README_NOTE = (
     "In parentheses: Pilotlight's advantage as a factor. Triton runs its Python backend, since NVIDIA's wheel has no "
@@ -101,6 +114,7 @@ BENCHMARKS_PAGE: Sections = {
     "bench-targets": targets_section,
     "bench-embedded": embedded_section,
     "bench-text": text_section,
+    "bench-prefix": prefix_section,
     "bench-growth": growth_section,
     "bench-cluster": cluster_section,
 }

@@ -57,7 +57,7 @@ def generate(weights: Weights, cores: Cores, work: Path) -> Iterator[Running]:
 def llama(weights: Weights, cores: Cores, work: Path) -> Iterator[Running]:
     """Requests are not to end one another, and no token ends a text."""
     ports = free_ports(2)
-    argv = [str(_llama_programs() / "python"), "-m", "llama_cpp.server", "--model", str(weights.gguf)]
+    argv = [str(llama_programs() / "python"), "-m", "llama_cpp.server", "--model", str(weights.gguf)]
     argv += ["--model_alias", "text", "--host", "127.0.0.1", "--port", str(ports[0]), "--n_ctx", str(CONTEXT)]
     argv += ["--n_threads", "1", "--n_threads_batch", "1", "--interrupt_requests", "false"]
     more: dict[str, Any] = {"logit_bias": {str(token): -100 for token in EOS}}
@@ -66,7 +66,7 @@ def llama(weights: Weights, cores: Cores, work: Path) -> Iterator[Running]:
         yield Running(server.pid, partial(together, server.port, more=more))
 
 
-def _llama_programs() -> Path:
+def llama_programs() -> Path:
     """Where the tests keep it too; the first call on a machine builds it, in twenty minutes."""
     try:
         return llama_cpp.programs()

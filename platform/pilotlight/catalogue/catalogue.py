@@ -178,7 +178,7 @@ def used_documents(nodes: Iterable[Node], service: Service, catalogue: Catalogue
     def is_used(node: Node) -> bool:
         kind, metadata = node.text("kind"), node.get("metadata")
         name = metadata.text("name") if metadata is not None else ""
-        is_weight = kind == WEIGHTS_KIND and name == service.fine_tuned_weight[0]
+        is_weight = kind == WEIGHTS_KIND and any(name == each.name for each in service.adapters)
         return node.location.file in origins or kind == ACCELERATOR_KIND or is_weight
 
     return list(filter(is_used, nodes))

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, yaml
 
+from pilotlight.contract import is_predictor_image
 from pilotlight.spec.service import Runtime
 
 ENV_ENGINE_PATH: Final = "PILOTLIGHT_ENGINE_PATH"
@@ -31,6 +32,22 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True):
     paths: dict[str, str] = {}
 
 
+class AdapterSupport(Struct, frozen=True, forbid_unknown_fields=True):
+    """How an engine loads LoRA adapters, and how requests select one. Placeholders are in braces."""
+
+    flag: str  # before the adapters
+    value: str = "{name}={path}"  # of one adapter
+    repeated: bool = False  # the flag stands before each adapter
+    args: tuple[str, ...] = ()  # {count}: adapters in one batch; {rank}: the highest rank
+    suffix: str = ""  # of an adapter that is a file; empty: it is a folder
+    model: str = "{name}"  # of requests; {base}: name of the base model
+    fields: str = ""  # added to the JSON of requests; {index}: of the adapter
+    load: str = ""  # path of the API that loads one into a running engine; empty: only a new replica loads it
+    unload: str = ""
+    dynamic_args: tuple[str, ...] = ()  # to load adapters later
+    env: dict[str, str] = {}  # likewise
+
+
 class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     """Entry of engine_programs.yaml."""
 
@@ -39,6 +56,12 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     install: str
     programs: tuple[Program, ...]
     entrypoint: tuple[str, ...] = ()
+    adapters: AdapterSupport | None = None
+
+
+PREDICTOR_ADAPTERS: Final = AdapterSupport(
+    "--adapter", repeated=True, load="/v1/load_lora_adapter", unload="/v1/unload_lora_adapter"
+)
 
 
 class EngineCommand(NamedTuple):
@@ -73,6 +96,16 @@ def container_engine(container: Mapping[str, Any]) -> str:
     image, command, args = (container.get(field) or () for field in ("image", "command", "args"))
     named = engine_command(image or "", command, args)
     return named.engine.name if named is not None else ""
+
+
+def adapter_support(container: Mapping[str, Any]) -> AdapterSupport | None:
+    """Return how the engine of a container loads adapters; None: it does not, or is not known."""
+    image = str(container.get("image") or "")
+    if not image or is_predictor_image(image):
+        return PREDICTOR_ADAPTERS
+    name = container_engine(container)
+    found = (each for each in engines() if each.name == name or (not name and each.name.lower() in image))
+    return next((each.adapters for each in found), None)
 
 
 def engine_of(runtime: Runtime) -> str:

@@ -1,20 +1,21 @@
-"""One component being planned: its mode, runtime, model, fine-tuned weights, and values derived from them.
+"""One component being planned: its mode, runtime, model, adapters, and values derived from them.
 
 Built by plan/planner.py once mode and runtime are known; read by the stages for pods, storage, scaling and traffic.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pilotlight.catalogue.engine_programs import container_engine
+from pilotlight.catalogue.engine_programs import AdapterSupport, container_engine
 from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import document_annotations
+from pilotlight.plan.adapters import PlannedAdapter
 from pilotlight.plan.deployment_mode import wants_ray
-from pilotlight.plan.types import Capabilities, DecisionLog, Mode, Workload, field_path
-from pilotlight.spec.service import BaseModel, Catalogue, Component, Runtime, Service
+from pilotlight.plan.types import Capabilities, Mode, Workload, field_path
+from pilotlight.spec.service import BaseModel, Component, Runtime, Service
 from pilotlight.wire.model_formats import find_format
 
 Json = Any
@@ -23,25 +24,6 @@ BOOT_S: Final = 60
 UNKNOWN_BUDGET_S: Final = 600
 NODE_RATE: Final = 1_800_000_000  # bytes/s from the disk of a node, nothing of it cached
 GENERATIVE: Final = ("chat", "generat", "vision", "completion", "image_text", "image-text")
-ADAPTERS_DIR: Final = "/mnt/adapters"
-# Adapter flags of an engine by a word of its image; `{}` is name=path.
-_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "vllm": ("--enable-lora", "--lora-modules", "{}"),
-    "sglang": ("--enable-lora", "--lora-paths", "{}"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """An adapter that an engine loads with its base model; requests select it by this model name."""
-
-    name: str
-    uri: str
-    named_at: str  # path in the document
-
-    @property
-    def path(self) -> str:
-        return f"{ADAPTERS_DIR}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +38,9 @@ class RuntimeChoice:
     worker_container: Mapping[str, Json] = field(default_factory=dict)
     is_pilotlight: bool = False
     gateway: bool = False  # our gateway in router mode
-    adapter: Adapter | None = None
+    adapters: tuple[PlannedAdapter, ...] = ()
+    adapter_support: AdapterSupport | None = None
+    dynamic_adapters: bool = False  # the control process loads them into running replicas
     caches: tuple[Mapping[str, Json], ...] = ()  # of the catalogue, which may have its model on nodes
 
 
@@ -163,53 +147,6 @@ class PlanContext:
     def annotation_path(self, *keys: str) -> str:
         key, _ = document_annotations.lookup(self.service, self.component, *keys)
         return document_annotations.path_of(self.component, key)
-
-
-def fine_tuned(
-    service: Service, model: BaseModel | None, catalogue: Catalogue, log: DecisionLog
-) -> tuple[BaseModel | None, Adapter | None]:
-    """Return the model to serve and its adapter, if any: merged weights replace the base model's.
-
-    The reader rejects more than one set of weights.
-    """
-    name, path = service.fine_tuned_weight
-    if not name or model is None:
-        return model, None
-    weights = next((each for each in catalogue.weights if each["metadata"]["name"] == name), None)
-    if weights is None:
-        log.error("PL309", path, f"unknown FineTunedWeight {name}; add its manifest to the files or --catalog")
-        return model, None
-    spec = weights["spec"]
-    storage = spec.get("storage") or {}
-    uri, base = str(storage.get("storageUri", "")), (spec.get("baseModelRef") or {}).get("name", model.name)
-    if base != model.name:
-        log.error("PL309", path, f"{name} was tuned from {base}, not from {model.name}")
-    elif spec.get("disabled"):
-        log.error("PL309", path, f"{name} is disabled")
-    elif not uri:
-        log.error("PL309", path, f"{name} has no storage.storageUri to fetch it from")
-    elif (spec.get("configuration") or {}).get("merged_weights") is True:
-        log.decide("", "fine-tuned weights", name, "merged: they replace the base model's")
-        # Without the node path, where OME's model agent puts base models only; the Secret's key stays.
-        storage = {key: value for key, value in storage.items() if key != "path"}
-        return replace(model, storage_uri=uri, storage=storage), None
-    else:
-        log.decide("", "fine-tuned weights", name, "an adapter, loaded with the base model")
-        return model, Adapter(name, uri, path)
-    return model, None
-
-
-def with_adapter(container: Mapping[str, Json], adapter: Adapter, log: DecisionLog) -> dict[str, Json]:
-    """Add the flags that load the adapter, by the engine of the container's image."""
-    image = str(container.get("image", ""))
-    flags = next((flags for word, flags in _FLAGS.items() if word in image), None)
-    if flags is None:
-        engines = " or ".join(_FLAGS)
-        message = f"{image or 'the predictor'} loads no adapters; use a runtime of {engines}, or merge the weights"
-        log.error("PL309", adapter.named_at, message)
-        return dict(container)
-    args = [flag.format(f"{adapter.name}={adapter.path}") for flag in flags]
-    return {**container, "args": [*(container.get("args") or ()), *args]}
 
 
 def written_containers(component: Component) -> list[Mapping[str, Json]]:

@@ -32,8 +32,9 @@ from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
 from pilotlight.k8s.names import ANNOTATION_IMAGE_VARIANT as IMAGE_VARIANT
+from pilotlight.plan.adapters import PlannedAdapter, check_engine, decide_adapters, located, with_adapters
 from pilotlight.plan.capacity import memory_fit
-from pilotlight.plan.component_context import RuntimeChoice, fine_tuned, with_adapter, written_containers
+from pilotlight.plan.component_context import RuntimeChoice, written_containers
 from pilotlight.plan.deployment_mode import wants_ray
 from pilotlight.plan.support.image_variants import select_variant, variants_for
 from pilotlight.plan.types import PUBLISHED_IMAGE, Capabilities, DecisionLog, field_path
@@ -122,20 +123,37 @@ def merged_choice(
     if has_workers and not wants_ray(service, component):
         merged, worker = _with_ranks(merged, worker, component, log)
     parts = [_with_implied_env(part, service, component, runtime) for part in (merged, worker)]
-    model, adapter = None, None
+    model, adapters = None, ()
     if component.role in SERVES_MODEL:
-        model, adapter = fine_tuned(service, selection.model, catalogue, log)
+        model, adapters = decide_adapters(service, selection.model, catalogue, log)
     own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)
     pods = (*parts[0], *parts[1])
-    choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, adapter=adapter, caches=catalogue.caches)
+    choice = RuntimeChoice(runtime, model, *pods, is_pilotlight=own, caches=catalogue.caches)
     choice, accelerator = _on_accelerator(service, component, choice, selection, catalogue, log)
     choice = _with_gpus(service, component, choice, accelerator, catalogue, capabilities, log)
     choice = _with_own_image(service, component, _tuned(component, choice), capabilities, log)
-    if adapter is None:
+    return _with_adapters(choice, adapters, capabilities, log)
+
+
+def _with_adapters(
+    choice: RuntimeChoice, adapters: tuple[PlannedAdapter, ...], capabilities: Capabilities, log: DecisionLog
+) -> RuntimeChoice:
+    support = check_engine(choice.container, adapters, log) if adapters else None
+    if support is None:
         return choice
-    container = with_adapter(choice.container, adapter, log)
-    worker_container = with_adapter(choice.worker_container, adapter, log) if choice.worker_container else {}
-    return replace(choice, container=container, worker_container=worker_container)
+    adapters, dynamic = located(adapters, support, capabilities.target), False
+    if capabilities.target == "local":
+        dynamic = bool(support.load) and not choice.worker_container
+        reason = "the engine loads them while it runs" if dynamic else "the engine loads them at its start only"
+        log.decide("", "adapters", "no new revision" if dynamic else "a new revision each time", reason)
+    container, worker = (
+        with_adapters(part, adapters, support, dynamic=dynamic) if part else {}
+        for part in (choice.container, choice.worker_container)
+    )
+    return replace(
+        choice, container=container, worker_container=worker, adapters=adapters, adapter_support=support,
+        dynamic_adapters=dynamic,
+    )  # fmt: skip
 
 
 def _with_ranks(

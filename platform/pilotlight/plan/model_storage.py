@@ -15,8 +15,9 @@ from typing import Any, Final
 from pilotlight.catalogue.model_documents import ModelCache, matching_cache
 from pilotlight.contract import ENV_CACHE_DIR, ENV_MODEL_PATH
 from pilotlight.k8s import names
-from pilotlight.k8s.model_pins import REMOTE_SCHEMES, local_path
+from pilotlight.k8s.model_pins import REMOTE_SCHEMES, is_local, local_path
 from pilotlight.plan import document_annotations, model_pins
+from pilotlight.plan.adapters import ADAPTERS_DIR
 from pilotlight.plan.component_context import PlanContext, written_containers
 from pilotlight.plan.types import DecisionLog
 from pilotlight.spec.service import BaseModel
@@ -66,25 +67,32 @@ def decide_storage(context: PlanContext, log: DecisionLog) -> ModelStorage:
     log.decide(context.component.role, "storage", method.__name__.strip("_").replace("_", " "), reason)
     _check_shared_cache(context, method, log)
     _check_requirements(context, log)
-    return _with_adapter(context, method(context, uri), log)
+    return _with_adapters(context, method(context, uri), log)
 
 
-def _with_adapter(context: PlanContext, storage: ModelStorage, log: DecisionLog) -> ModelStorage:
-    """Add the adapter: a claim is mounted, anything else fetched before the engine starts."""
-    adapter = context.choice.adapter
-    if adapter is None:
-        return storage
-    volume, mount = _claim("adapter", adapter.uri, adapter.path)
-    fetches: list[Object] = []
-    if not adapter.uri.startswith("pvc://"):
-        _check_scheme(adapter.uri, "spec.model.fineTunedWeights", log)
-        volume, mount, *fetches = _fetched("adapter", "adapter-initializer", context, adapter.uri, adapter.path)
-    return replace(
-        storage,
-        volumes=(*storage.volumes, volume),
-        mounts=(*storage.mounts, mount),
-        init_containers=(*storage.init_containers, *fetches),
-    )
+def _with_adapters(context: PlanContext, storage: ModelStorage, log: DecisionLog) -> ModelStorage:
+    """Add the adapters: a claim or a local path is mounted, anything else fetched before the engine starts."""
+    choice = context.choice
+    volumes, mounts, fetches = list(storage.volumes), list(storage.mounts), list(storage.init_containers)
+    for index, adapter in enumerate(() if choice.dynamic_adapters else choice.adapters):
+        suffix, folder = f"-{index}" if index else "", f"{ADAPTERS_DIR}/{adapter.name}"
+        name = f"adapter{suffix}"
+        volume, mount = _claim(name, adapter.uri, folder)
+        if is_local(adapter.uri):
+            if not adapter.path.startswith(folder):
+                continue  # our predictor reads it in place
+            if context.capabilities.target in ("", "kubernetes"):
+                message = f"{adapter.uri}: a local path does not exist in a third-party image; use a URI or pvc://"
+                log.error("PL342", adapter.named_at, message)
+            volume = {"name": name, "hostPath": {"path": local_path(adapter.uri)}}
+            mount = {"name": name, "mountPath": adapter.path, "readOnly": True}
+        elif not adapter.uri.startswith("pvc://"):
+            _check_scheme(adapter.uri, adapter.named_at, log)
+            volume, mount, fetch = _fetched(name, f"adapter-initializer{suffix}", context, adapter.uri, folder)
+            fetches.append(fetch)
+        volumes.append(volume)
+        mounts.append(mount)
+    return replace(storage, volumes=tuple(volumes), mounts=tuple(mounts), init_containers=tuple(fetches))
 
 
 def model_uris(context: PlanContext) -> tuple[str, ...]:
@@ -95,8 +103,8 @@ def model_uris(context: PlanContext) -> tuple[str, ...]:
     uri, _ = location(context)
     cache = _local_cache(context, uri)
     uris = [entry["uri"] for entry in context.component.storage_uris] or [cache.claim if cache is not None else uri]
-    adapter = [context.choice.adapter.uri] if context.choice.adapter is not None else []
-    return tuple(dict.fromkeys(uri for uri in (*uris, *adapter) if uri))
+    adapters = () if context.choice.dynamic_adapters else (each.uri for each in context.choice.adapters)
+    return tuple(dict.fromkeys(uri for uri in (*uris, *adapters) if uri))
 
 
 def location(context: PlanContext) -> tuple[str, str]:

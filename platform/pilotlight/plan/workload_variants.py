@@ -1,11 +1,12 @@
 """Workloads of one component, usually one, two while a raw canary runs; and the rollout strategy of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pilotlight.contract import ENV_REVISION
 from pilotlight.k8s import names
+from pilotlight.k8s.adapters import ANNOTATION_ADAPTERS, Adapter, encode, engine_name
 from pilotlight.plan import document_annotations, environment_variables, model_pins, traffic
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.model_storage import model_uris
@@ -59,6 +60,8 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     if entry and (model_names := context.model_names):
         object_annotations[names.ANNOTATION_MODEL_NAMES] = model_names
     object_annotations |= request_logs.object_annotations(context)
+    if context.choice.adapters:
+        object_annotations[ANNOTATION_ADAPTERS] = encode(_adapters(context))
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
         template=_with_revision(context, template, revision), scaling=scaling,
@@ -72,8 +75,22 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
         is_pilotlight=context.choice.is_pilotlight, cluster="ray" if context.on_ray else "leader-worker-set",
         internal=not entry, pod_security=template.level, enforces_access=context.enforces_access,
         model_bytes=context.model_bytes if context.serves_model else 0,
-        model_uris=uris,
+        model_uris=tuple(dict.fromkeys((*uris, *(each.uri for each in context.choice.adapters)))),
     )  # fmt: skip
+
+
+def _adapters(context: PlanContext) -> Iterator[Adapter]:
+    """Yield the adapters with the names that the engine knows them by."""
+    choice, support = context.choice, context.choice.adapter_support
+    base = context.model_names.partition(",")[0].strip()
+    assert support is not None
+    pins = model_pins.pins_of(context, [each.uri for each in choice.adapters])
+    for index, each in enumerate(choice.adapters):
+        digest = pins[each.uri].digest if each.uri in pins else ""
+        name = engine_name(each.name, each.uri, digest) if choice.dynamic_adapters else each.name
+        model = support.model.format(base=base or context.service.name, name=name)
+        fields = support.fields.format(index=index)
+        yield Adapter(each.name, model, each.uri, fields, digest, choice.dynamic_adapters)
 
 
 def _revision_fields(context: PlanContext, scaling: Scaling, timeout_s: int, deadline: int) -> Mapping[str, Json]:

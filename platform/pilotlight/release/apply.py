@@ -5,6 +5,7 @@ and `deploy NAME` can plan it again on any machine.
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Overrides = Mapping[str, Mapping[str, Any]]  # by workload: manual bounds and traffic splits
 # Non-default capabilities of the plan, so that the same document gives the same revision again.
 PLANNED_WITH: Final = ANNOTATION_PLANNED_WITH
-_URIS: Final = (".storageUri", ".model.uri")  # of an LLMInferenceService
+_URI: Final = re.compile(r".*\.(storageUri|model\.uri|lora\.adapters\[\d+\]\.uri)")  # also of an LLMInferenceService
 MAX_ATTEMPTS: Final = 5
 BACKOFF_S: Final = 0.2
 RELATIVE: Final = ("./", "../")  # to the folder of the document
@@ -83,7 +84,10 @@ def _uris(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _uris(item, f"{path}.{key}")
-    elif path.endswith(_URIS) and isinstance(value, str):
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _uris(item, f"{path}[{index}]")
+    elif isinstance(value, str) and _URI.fullmatch(path):
         yield path, value
 
 
@@ -94,7 +98,7 @@ def _resolve_paths(value: Any, path: str, service: "Service") -> Any:
         return {key: _resolve_paths(item, f"{path}.{key}", service) for key, item in value.items()}
     if isinstance(value, list):
         return [_resolve_paths(item, f"{path}[{index}]", service) for index, item in enumerate(value)]
-    is_uri = path.endswith(_URIS) and isinstance(value, str)
+    is_uri = isinstance(value, str) and _URI.fullmatch(path)
     return resolve_uri(value, service.location(path)) if is_uri else value
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+from pilotlight.catalogue.adapter_files import with_folders
 from pilotlight.catalogue.catalogue import (
     ClusterDocument,
     builtin,
@@ -91,6 +92,7 @@ def read(sources: Sources) -> Documents:
         objects=sources.objects,
     )  # fmt: skip
     catalogue, catalogue_nodes, target_nodes = _catalogue(sources, loaded)
+    catalogue = with_folders(catalogue, loaded.services)
     _raise_errors(loaded.problems.items)
     companions = tuple(Manifest(node.plain()) for node in loaded.companions)
     for companion in companions:

@@ -25,7 +25,16 @@ from pilotlight.spec.component_fields import (
 from pilotlight.spec.field_tables import LLM
 from pilotlight.spec.field_types import child_path, read, source_locations
 from pilotlight.spec.problems import Problems, SourceLocation
-from pilotlight.spec.service import Component, ModelSpec, NodeGroup, Reference, Role, ScalingMetric, Service
+from pilotlight.spec.service import (
+    AdapterReference,
+    Component,
+    ModelSpec,
+    NodeGroup,
+    Reference,
+    Role,
+    ScalingMetric,
+    Service,
+)
 from pilotlight.spec.yaml_nodes import Node
 
 Json = Any
@@ -44,7 +53,6 @@ _PARALLELISM: Final = {
     "dataLocal": "--data-parallel-size-local", "dataRPCPort": "--data-parallel-rpc-port",
 }  # fmt: skip
 _REFUSED: Final = {
-    "model.lora": "use FineTunedWeights in an ome.io InferenceService",
     "model.confidential": "use a model that is not encrypted",
     "router.ingress": "the platform's gateway routes to the service; leave it out",
     "router.route.http.refs": "the route is rendered; leave it out",
@@ -137,9 +145,23 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         components,
         context,
         runtime=Reference(runtime, "ClusterServingRuntime", "ome.io"),
+        adapters=_adapters(spec.get("model", {}), context),
         labels={**({} if "route" in router else {LABEL_VISIBILITY: "cluster-local"}), **metadata.get("labels", {})},
         written={planned: written for written, planned in reversed(_aliases(workloads))},
     )
+
+
+def _adapters(model: Mapping[str, Json], context: DocumentContext) -> tuple[AdapterReference, ...]:
+    """Return KServe's `model.lora.adapters`, each under its own name."""
+    adapters: list[AdapterReference] = []
+    for index, each in enumerate(model.get("lora", {}).get("adapters", ())):
+        path = f"spec.model.lora.adapters[{index}]"
+        name = each.get("name", "")
+        if name in {model.get("name"), *(adapter.name for adapter in adapters)}:
+            context.error("PL104", f"{path}.name", f"{name} is the name of another model of this service; use another")
+        uri = resolve_uri(each.get("uri", ""), context.location(f"{path}.uri"))
+        adapters.append(AdapterReference(name, f"{path}.uri", uri))
+    return tuple(adapters)
 
 
 def _aliases(workloads: Mapping[Role, str]) -> list[tuple[str, str]]:

@@ -22,7 +22,16 @@ from pilotlight.spec.example_request import MODEL_FIELDS
 from pilotlight.spec.field_tables import OME
 from pilotlight.spec.field_types import read, source_locations
 from pilotlight.spec.problems import Problems, SourceLocation
-from pilotlight.spec.service import Component, KedaConfig, ModelSpec, NodeGroup, Reference, Role, Service
+from pilotlight.spec.service import (
+    AdapterReference,
+    Component,
+    KedaConfig,
+    ModelSpec,
+    NodeGroup,
+    Reference,
+    Role,
+    Service,
+)
 from pilotlight.spec.yaml_nodes import Node
 
 Json = Any
@@ -52,7 +61,7 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         components,
         context,
         model=model,
-        fine_tuned_weights=weights,
+        adapters=weights,
         runtime=_reference(runtime, "ClusterServingRuntime"),
         keda=_keda(spec.get("kedaConfig")),
         accelerator=spec.get("acceleratorSelector"),
@@ -127,18 +136,20 @@ def _engine_from_predictor(value: Mapping[str, Json], context: DocumentContext) 
     return replace(engine, model=replace(spec, runtime_version=model.get("runtimeVersion", "")))
 
 
-def _model(spec: Mapping[str, Json], context: DocumentContext) -> tuple[Reference | None, tuple[str, ...]]:
+def _model(spec: Mapping[str, Json], context: DocumentContext) -> tuple[Reference | None, tuple[AdapterReference, ...]]:
     older = spec.get("predictor", {}).get("model", {})
     path = "spec.model" if "model" in spec or not older else "spec.predictor.model"
     value = spec.get("model", {"name": older["baseModel"], **older} if "baseModel" in older else {})
-    weights = tuple(value.get("fineTunedWeights", older.get("fineTunedWeights", ())))
-    if len(weights) > 1:
-        message = f"names {len(weights)} weights, must name one at most: a service runs one set of weights"
-        context.error("PL104", f"{path}.fineTunedWeights", message)
+    weights = value.get("fineTunedWeights", older.get("fineTunedWeights", ()))
+    if len(set(weights)) < len(weights):
+        context.error("PL104", f"{path}.fineTunedWeights", "names weights twice; name each once")
     if weights and value.get("kind") == WEIGHTS:
         message = f"excludes kind {WEIGHTS}, which names the weights itself; keep one of them"
         context.error("PL111", f"{path}.fineTunedWeights", message)
-    return _reference(value, "ClusterBaseModel"), weights
+    if value.get("kind") == WEIGHTS:
+        return _reference(value, "ClusterBaseModel"), (AdapterReference(value["name"], "spec.model.name"),)
+    named = tuple(AdapterReference(name, "spec.model.fineTunedWeights") for name in dict.fromkeys(weights))
+    return _reference(value, "ClusterBaseModel"), named
 
 
 def _reference(value: Mapping[str, Json], kind: str) -> Reference | None:

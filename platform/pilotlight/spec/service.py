@@ -80,6 +80,15 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterReference:
+    """A LoRA adapter of the service's model, or merged weights. Without a URI it is a FineTunedWeight of that name."""
+
+    name: str
+    path: str  # in the document
+    uri: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Component:
     """One component of a service. None: not set in the document."""
 
@@ -129,7 +138,7 @@ class Service:
     namespace: str
     components: Mapping[Role, Component]
     model: Reference | None = None
-    fine_tuned_weights: tuple[str, ...] = ()
+    adapters: tuple[AdapterReference, ...] = ()
     runtime: Reference | None = None
     keda: KedaConfig | None = None
     accelerator: Mapping[str, Json] | None = None
@@ -139,13 +148,6 @@ class Service:
     locations: Mapping[str, SourceLocation] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)  # fields of the document by their paths of later stages
     document: Mapping[str, Json] = field(default_factory=dict)
-
-    @property
-    def fine_tuned_weight(self) -> tuple[str, str]:
-        """Name of the FineTunedWeight to serve and the path that names it; the name is "" without one."""
-        if self.model is not None and self.model.kind == "FineTunedWeight":
-            return self.model.name, "spec.model.name"
-        return next(iter(self.fine_tuned_weights), ""), "spec.model.fineTunedWeights"
 
     @property
     def example(self) -> Mapping[str, Json]:
@@ -245,6 +247,14 @@ class BaseModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """What files of a local folder say of a model or an adapter: its config, and the shapes of an adapter's tensors."""
+
+    config: Mapping[str, Json] = field(default_factory=dict)  # config.json, or adapter_config.json
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """Runtimes, models and accelerator classes that a plan may choose from. `shadowed`: overridden entries, why."""
 
@@ -254,3 +264,4 @@ class Catalogue:
     shadowed: tuple[str, ...] = ()
     weights: tuple[Mapping[str, Json], ...] = ()  # OME's FineTunedWeight documents
     caches: tuple[Mapping[str, Json], ...] = ()  # KServe's LocalModelCache and LocalModelNamespaceCache documents
+    folders: Mapping[str, ModelFolder] = field(default_factory=dict)  # by local URI: of adapters and their base models

@@ -1,11 +1,13 @@
 """Fine-tuned weights: merged ones are served in place of the model, adapters beside it, and nothing is forgotten."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotlight.plan.types import Workload
+from pilotlight.k8s.adapters import decode
+from pilotlight.plan.types import Capabilities, Workload
 from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.spec.problems import InvalidDocument
 
@@ -29,6 +31,20 @@ spec:
   storage: {storageUri: "s3://tuned/law"}
 """
 
+TAX = (
+    SERVICE,
+    SERVICE.replace("[law]", "[law, tax]")
+    + """---
+apiVersion: ome.io/v1beta1
+kind: FineTunedWeight
+metadata: {name: tax}
+spec:
+  baseModelRef: {name: llama-3-1-8b-instruct}
+  hyperParameters: {rank: 100}
+  storage: {storageUri: "s3://tuned/tax"}
+""",
+)
+
 
 def planned(folder: Path, *changes: tuple[str, str]) -> Workload:
     text = SERVICE
@@ -45,12 +61,88 @@ def main(made: Workload) -> dict[str, Any]:
     return found
 
 
-def test_an_adapter_is_fetched_and_the_engine_is_told(tmp_path: Path) -> None:
-    made = planned(tmp_path)
-    (fetch,) = made.template["spec"]["initContainers"]
-    assert fetch["command"][-2:] == ["s3://tuned/law", "/mnt/adapters/law"]
-    assert main(made)["args"][-3:] == ["--enable-lora", "--lora-modules", "law=/mnt/adapters/law"]
-    assert {"name": "adapter", "mountPath": "/mnt/adapters/law", "readOnly": True} in main(made)["volumeMounts"]
+def test_adapters_are_fetched_and_the_engine_loads_each_under_its_name(tmp_path: Path) -> None:
+    made = planned(tmp_path, TAX)
+    fetched = [each["command"][-2:] for each in made.template["spec"]["initContainers"]]
+    assert fetched == [["s3://tuned/law", "/mnt/adapters/law"], ["s3://tuned/tax", "/mnt/adapters/tax"]]
+    expected = ["--enable-lora", "--max-loras=4", "--max-lora-rank=128", "--lora-modules"]
+    assert main(made)["args"][-6:] == [*expected, "law=/mnt/adapters/law", "tax=/mnt/adapters/tax"]
+    assert {"name": "adapter-1", "mountPath": "/mnt/adapters/tax", "readOnly": True} in main(made)["volumeMounts"]
+    assert [(each.name, each.model) for each in decode(made.annotations)] == [("law", "law"), ("tax", "tax")]
+
+
+LLM_SERVICE = """
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: chat}
+spec:
+  model:
+    uri: BASE
+    lora: {adapters: [{name: law, uri: ADAPTER}]}
+  replicas: 1
+  template: {containers: [{name: main, image: "IMAGE"}]}
+"""
+
+
+def llm_service(
+    folder: Path, image: str, target: str = "kubernetes", base: str = "s3://base", adapter: str = "s3://tuned/law"
+) -> Workload:
+    text = LLM_SERVICE.replace("IMAGE", image).replace("BASE", base).replace("ADAPTER", adapter)
+    (folder / "service.yaml").write_text(text)
+    (made,) = plan_all(Sources([str(folder / "service.yaml")]), Capabilities(target=target)).plans
+    return made.workloads[0]
+
+
+def test_adapters_of_kserve_are_passed_to_the_predictor_too(tmp_path: Path) -> None:
+    made = llm_service(tmp_path, "pilotlight/predictor:0.1.0")
+    assert main(made)["args"][-2:] == ["--adapter", "law=/mnt/adapters/law"]
+    assert made.template["spec"]["initContainers"][0]["command"][-2:] == ["s3://tuned/law", "/mnt/adapters/law"]
+
+
+def test_other_adapters_of_a_dynamic_engine_on_this_machine_are_the_same_revision(tmp_path: Path) -> None:
+    before = llm_service(tmp_path, "pilotlight/predictor:0.1.0", "local")
+    after = llm_service(tmp_path, "pilotlight/predictor:0.1.0", "local", adapter="s3://tuned/law-2")
+    assert before.revision == after.revision
+    (old,), (new,) = decode(before.annotations), decode(after.annotations)
+    assert old.dynamic
+    assert (old.name, new.name) == ("law", "law")
+    assert old.model != new.model
+    assert "s3://tuned/law-2" in after.model_uris
+
+
+def adapter(folder: Path, *, width: int = 64, **config: Any) -> Path:
+    folder.mkdir()
+    written = {"peft_type": "LORA", "r": 24, "base_model_name_or_path": "org/other", **config}
+    (folder / "adapter_config.json").write_text(json.dumps(written))
+    tensor = {"dtype": "F32", "shape": [24, width], "data_offsets": [0, 0]}
+    header = json.dumps({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": tensor}).encode()
+    (folder / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    return folder
+
+
+@pytest.mark.parametrize(("width", "config", "told"), [
+    (64, {}, ""),
+    (32, {}, "q_proj.lora_A.weight has 32 inputs, but hidden_size of the base model chat is 64; serve it with its own "
+             "base model, org/other"),
+    (64, {"peft_type": "IA3"}, "adapter law: peft_type of its adapter_config.json is IA3, must be LORA"),
+    (64, {"r": 0}, "adapter law: r of its adapter_config.json is 0, must be 1 or more"),
+])  # fmt: skip
+def test_an_adapter_that_does_not_fit_its_base_is_refused(
+    width: int, config: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps({"hidden_size": 64}))
+    uris = {"base": str(base), "adapter": str(adapter(tmp_path / "law", width=width, **config))}
+    if not told:
+        made = llm_service(tmp_path, "vllm/vllm-openai:v0.20.1", "docker", **uris)
+        assert "--max-lora-rank=32" in main(made)["args"]
+        return
+    with pytest.raises(InvalidDocument) as refused:
+        llm_service(tmp_path, "vllm/vllm-openai:v0.20.1", "docker", **uris)
+    (problem,) = (each for each in refused.value.problems if each.severity == "error")
+    assert told in problem.message
+    assert problem.path == "spec.model.lora.adapters[0].uri"
 
 
 def test_an_adapter_on_a_claim_is_mounted(tmp_path: Path) -> None:
@@ -98,7 +190,7 @@ def test_a_direct_reference_that_leads_nowhere_is_refused_at_its_place(
     (("s3://tuned/law", ""), "law has no storage.storageUri"),
     (("modelType: LoRA", "disabled: true"), "law is disabled"),
     (("s3://tuned/law", "ftp://tuned/law"), "ftp:// is not supported"),
-    (("engine: {minReplicas: 1}", "engine: {minReplicas: 1, runner: {image: 'own/server:1'}}"), "loads no adapters"),
+    (("{minReplicas: 1}", "{minReplicas: 1, runner: {image: 'own/server:1', command: [serve]}}"), "loads no adapters"),
 ])  # fmt: skip
 def test_weights_that_cannot_be_served_are_refused_with_the_reason(
     change: tuple[str, str], told: str, tmp_path: Path

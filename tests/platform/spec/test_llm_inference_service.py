@@ -117,7 +117,11 @@ def test_triggers_of_keda_scale_within_the_bounds() -> None:
     ("spec", "code", "path"),
     [
         ({"baseRefs": [{"name": "x"}]}, "PL119", "spec.baseRefs[0]"),
-        ({"model": {**MODEL, "lora": {"adapters": []}}}, "PL119", "spec.model.lora"),
+        (
+            {"model": {**MODEL, "lora": {"adapters": 2 * [{"uri": "s3://a", "name": "x"}]}}},
+            "PL104",
+            "spec.model.lora.adapters[1].name",
+        ),
         ({"router": {"route": {"http": {"refs": [{"name": "x"}]}}}}, "PL119", "spec.router.route.http.refs"),
         ({"router": {"scheduler": {"config": {"inline": {}}}}}, "PL114", "spec.router.scheduler.config"),
         ({"prefill": {"scaling": {"maxReplicas": 2, "wva": {}}}}, "PL114", "spec.prefill.scaling.wva"),

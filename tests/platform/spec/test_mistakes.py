@@ -176,9 +176,9 @@ def test_missing_parts_are_told_where_they_belong() -> None:
     ]
 
 
-def test_more_than_one_set_of_fine_tuned_weights_is_refused() -> None:
-    text = OME.format(line="minReplicas: 1").replace("name: llama", "name: llama\n    fineTunedWeights: [a, b]")
-    message = "names 2 weights, must name one at most: a service runs one set of weights"
+def test_fine_tuned_weights_that_are_named_twice_are_refused() -> None:
+    text = OME.format(line="minReplicas: 1").replace("name: llama", "name: llama\n    fineTunedWeights: [a, a]")
+    message = "names weights twice; name each once"
     assert problems_of(text) == [f"8:5: error PL104: spec.model.fineTunedWeights: {message}"]
 
 

@@ -103,7 +103,7 @@ def test_a_model_alone_is_served_by_an_engine() -> None:
     assert found.components == {"engine": Component("engine")}
     assert found.model is not None
     assert found.model.kind == "BaseModel"
-    assert found.fine_tuned_weights == ("lora",)
+    assert [each.name for each in found.adapters] == ["lora"]
 
 
 def test_keda_of_the_service_and_of_a_component() -> None:
@@ -149,7 +149,7 @@ def test_the_older_predictor_becomes_an_engine_with_a_warning() -> None:
     assert engine.worker.size == 3
     assert found.model is not None
     assert found.runtime is not None
-    assert (found.model.name, found.runtime.name, found.fine_tuned_weights) == ("llama", "vllm", ("w",))
+    assert (found.model.name, found.runtime.name, found.adapters[0].name) == ("llama", "vllm", "w")
     assert found.location("spec.engine.minReplicas") == SourceLocation("<stdin>", 6, 18)
 
 

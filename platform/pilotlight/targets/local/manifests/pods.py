@@ -232,9 +232,9 @@ def _fetches(
 
 
 def map_path(text: str, paths: PathMap) -> str:
-    """Replace a mapped path at the start of the text or after `--option=`."""
+    """Replace a mapped path at the start of the text, or after `--option=` or `name=`."""
     option, sign, value = text.partition("=")
-    if sign and option.startswith("--"):
+    if sign and (option.startswith("--") or value.startswith("/")):
         return f"{option}={map_path(value, paths)}"
     for path in sorted(paths, key=len, reverse=True):
         if text == path or text.startswith(f"{path}/"):

@@ -155,6 +155,7 @@ class Report(Struct, frozen=True, tag="report"):
     backends: tuple[BackendReport, ...] = ()
     tokens: tuple[TokenReport, ...] = ()
     token_queues: tuple[TokenQueue, ...] = ()
+    adapters: tuple[BackendReport, ...] = ()  # `revision` is the engine's name of the adapter
 
 
 class Unreachable(Struct, frozen=True, tag="unreachable"):

@@ -47,6 +47,15 @@ class Backend(Struct, frozen=True):
     digest: str = ""  # of its model, as far as it is pinned
 
 
+class RouteAdapter(Struct, frozen=True):
+    """A LoRA adapter on the replicas of a route. Those of one name share its requests by `percent`."""
+
+    name: str  # in OpenAI requests
+    model: str  # what the engine calls it
+    fields: str = ""  # JSON that requests get beside the model
+    percent: int = 100
+
+
 class Route(Struct, frozen=True):
     """A service, or one workload behind it (`internal`: for processes of the platform only).
 
@@ -70,6 +79,7 @@ class Route(Struct, frozen=True):
     models: tuple[str, ...] = ()  # its names in OpenAI requests to /v1; the engine knows the first
     request_log: LogSettings | None = None
     audit: bool = False  # record each request in the audit log
+    adapters: tuple[RouteAdapter, ...] = ()
 
 
 class Table(Struct, frozen=True):
@@ -77,6 +87,27 @@ class Table(Struct, frozen=True):
     routes: tuple[Route, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # that loopback listeners accept beside those of the routes
     console: str = ""  # URL that `/` of loopback listeners leads browsers to
+
+
+class SmoothWeightedRoundRobin:
+    """Nginx' smooth weighted round robin: exact shares over any 100 requests, without bursts.
+
+    Each turn every credit grows by its weight; the highest wins and reduced by the total weight.
+    """
+
+    def __init__(self, weights: dict[str, int]) -> None:
+        self.weights = {name: weight for name, weight in weights.items() if weight > 0}
+        self._total = sum(self.weights.values())
+        self._credit = dict.fromkeys(self.weights, 0)
+
+    def next(self) -> str | None:
+        credit = self._credit
+        for name, weight in self.weights.items():
+            credit[name] += weight
+        chosen = max(credit, key=credit.__getitem__, default=None)
+        if chosen is not None:
+            credit[chosen] -= self._total
+        return chosen
 
 
 class RouteMatch(NamedTuple):

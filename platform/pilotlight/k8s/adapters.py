@@ -45,3 +45,7 @@ def decode(annotations: Mapping[str, Any]) -> tuple[Adapter, ...]:
         return msgspec.json.decode(text, type=tuple[Adapter, ...])
     except msgspec.MsgspecError as error:
         raise PlatformError(f"annotation {ANNOTATION_ADAPTERS}, which deploy writes, is not valid: {error}") from error
+
+
+def adapters_of(manifest: Mapping[str, Any]) -> tuple[Adapter, ...]:
+    return decode((manifest.get("metadata") or {}).get("annotations") or {})

@@ -11,6 +11,7 @@ from tests.eventually import eventually_async
 from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, route
 
 from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.routing_table import RouteAdapter
 from pilotlight.wire.service_access import Access
 
 SECRET = Access(tokens=(hashlib.sha256(b"secret").hexdigest(),))
@@ -20,7 +21,7 @@ CHAT = "/v1/chat/completions"
 async def engine(seen: Seen, reader: Reader, writer: Writer) -> None:
     """Answers as an engine that repeats the model that it got, streamed where the request is for a stream."""
     body = json.loads(seen.body)
-    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": body.get("model")}
     if body.get("stream"):
         choices = [{"index": 0, "delta": {"content": word}, "finish_reason": None} for word in ("hello ", "there")]
         events = [json.dumps({**chunk, "choices": [each]}) for each in choices]
@@ -257,3 +258,69 @@ def test_requests_in_one_write_go_each_to_its_model_and_a_malformed_one_ends_the
             assert (bad, got.status, got.headers["connection"]) == (bad, 400, "close")
 
     play(case, AccessAdmission())
+
+
+LORA = '"lora":[{"id":0,"scale":1.0}]'
+
+
+async def adapters(bed: Bed, *more: RouteAdapter) -> None:
+    """A service `llama` of a team with the adapter `law`, whose requests two versions share, and others."""
+    replicas = [await bed.origin(engine) for _ in range(3)]
+    split = (RouteAdapter("law", "law-1", percent=75), RouteAdapter("law", "law-2", percent=25), *more)
+    fields = {"namespace": "team", "models": ("llama",), "adapters": split, "access": SECRET}
+    bed.publish(route("llama", backend("llama-1", *replicas), **fields))
+
+
+def sent(bed: Bed) -> list[dict[str, Any]]:
+    return [json.loads(seen.body) for origin in bed._origins for seen in origin.seen]
+
+
+@pytest.mark.parametrize(("path", "prefix"), [(CHAT, "team/"), ("/team/llama/v1/chat/completions", "")])
+def test_an_adapter_is_a_model_of_its_own_whose_versions_share_its_requests(path: str, prefix: str) -> None:
+    async def case(bed: Bed) -> None:
+        await adapters(bed, RouteAdapter("gguf", "llama", LORA))
+        headers = {"Authorization": "Bearer secret"}
+        for _ in range(8):
+            assert (await bed.ask("POST", path, body_of(f"{prefix}law"), headers)).status == 200
+        assert sorted(each["model"] for each in sent(bed)) == ["law-1"] * 6 + ["law-2"] * 2
+        assert (await bed.ask("POST", path, body_of(f"{prefix}law@law-2"), headers)).status == 200
+        assert (await bed.ask("POST", path, body_of(f"{prefix}gguf"), headers)).status == 200
+        assert (await bed.ask("POST", path, body_of("team/llama" if prefix else "llama"), headers)).status == 200
+        assert (await bed.ask("POST", path, body_of(f"{prefix}law"))).status == 401
+        others = [each for each in sent(bed) if each["model"] == "llama"]
+        assert sorted(others, key=len) == [
+            {"messages": [], "model": "llama"}, {"messages": [], "model": "llama", "lora": [{"id": 0, "scale": 1.0}]},
+        ]  # fmt: skip
+        counts = {each.revision: each.requests for each in bed.plane.report(bed.plane.clock()).adapters}
+        assert counts == {"law-1": 6, "law-2": 3, "llama": 1}
+
+    play(case, AccessAdmission())
+
+
+def test_adapters_are_listed_with_their_base_model_and_a_body_without_a_model_gets_that() -> None:
+    async def case(bed: Bed) -> None:
+        await adapters(bed)
+        headers = {"Authorization": "Bearer secret"}
+        listed = json.loads((await bed.ask("GET", "/v1/models", b"", headers)).body)["data"]
+        assert [(each["id"], each.get("parent")) for each in listed] == [
+            ("team/law", "team/llama"),
+            ("team/llama", None),
+        ]
+        assert (await bed.ask("POST", CHAT, b'{"messages": [], "n": 1}', headers)).status == 200
+        assert sent(bed) == [{"messages": [], "n": 1}]
+        assert json.loads((await bed.ask("GET", "/v1/models", b"")).body)["data"] == []
+
+    play(case, AccessAdmission())
+
+
+def test_each_adapter_has_prefixes_of_its_own() -> None:
+    async def case(bed: Bed) -> None:
+        replicas = [await bed.origin(engine) for _ in range(3)]
+        split = tuple(RouteAdapter(name, name) for name in ("law", "tax"))
+        bed.publish(route("llama", backend("llama-1", *replicas), models=("llama",), adapters=split))
+        for model in ("llama", "law", "tax") * 3:
+            assert (await bed.ask("POST", CHAT, body_of(model, prompt="the same words " * 60))).status == 200
+        seen = [{json.loads(each.body)["model"] for each in replica.seen} for replica in replicas]
+        assert sorted(map(sorted, seen)) == [["law"], ["llama"], ["tax"]]
+
+    play(case)

@@ -6,7 +6,7 @@ from collections import Counter
 from tests.eventually import eventually_async
 from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, route
 
-from pilotlight.gateway.proxy.prepare_request import SmoothWeightedRoundRobin
+from pilotlight.gateway.routing_table import SmoothWeightedRoundRobin
 
 
 def test_turns_keep_every_share_exactly_and_never_in_bursts() -> None:

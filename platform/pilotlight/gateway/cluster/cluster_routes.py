@@ -171,7 +171,11 @@ def _route(
         return Route(*key, (Backend("none", "none", 100, unavailable=problem),), hosts)
     models = next((each.models for each in variants.values() if each.models), ())
     timeout_s = _timeout(view, key, variants)
-    return Route(*key, backends, hosts, timeout_s=timeout_s, access=access, rate=rate, quota=quota, models=models)
+    adapters = next((each.adapters for each in variants.values() if each.adapters), ())
+    return Route(
+        *key, backends, hosts, timeout_s=timeout_s, access=access, rate=rate, quota=quota, models=models,
+        adapters=adapters,
+    )  # fmt: skip
 
 
 def _backends(

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX
-from pilotlight.gateway.routing_table import Replica
+from pilotlight.errors import PlatformError
+from pilotlight.gateway.routing_table import Replica, RouteAdapter
 from pilotlight.k8s import names, quantities
+from pilotlight.k8s.adapters import adapters_of
 
 Json = Any
 Shares = tuple[tuple[str, int], ...]  # workload, weight
@@ -38,6 +41,7 @@ class Workload(Struct, frozen=True):
     access: dict[str, str]
     starting: bool = False  # has replicas, none of them ready
     models: tuple[str, ...] = ()  # names of its model behind /v1
+    adapters: tuple[RouteAdapter, ...] = ()
 
 
 class KnativeRoute(Struct, frozen=True):
@@ -100,7 +104,15 @@ def workload(document: Json) -> Workload:
         {key: str(value) for key, value in annotations.items() if key.startswith(names.ACCESS_PREFIXES)},
         bool(spec.get("replicas")) and not (document.get("status") or {}).get("readyReplicas"),
         names.model_names({key: str(value) for key, value in (metadata.get("annotations") or {}).items()}),
+        _adapters(document),
     )
+
+
+def _adapters(document: Json) -> tuple[RouteAdapter, ...]:
+    """Return the adapters of a workload; none if another program wrote what cannot be read."""
+    with suppress(PlatformError):
+        return tuple(RouteAdapter(each.name, each.model, each.fields, each.percent) for each in adapters_of(document))
+    return ()
 
 
 def _seconds(value: str) -> float:

@@ -144,8 +144,8 @@ class PendingRequest(Protocol):
 
 class LiveBackend:
     __slots__ = (
-        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_prefixes", "_waker", "config", "counts", "key",
-        "replicas", "revision_line", "waiting",
+        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_prefixes", "_waker", "adapters", "config", "counts",
+        "key", "replicas", "revision_line", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +161,7 @@ class LiveBackend:
         self.replicas: list[LiveReplica] = []
         self.waiting: OrderedDict[PendingRequest, asyncio.TimerHandle] = OrderedDict()
         self.counts = Counts(clock())
+        self.adapters: dict[str, Counts] = {}  # by the engine's name; `counts` has their requests too
         self.revision_line = b""  # header of responses while several revisions have a share of the traffic
         self._on_wake = on_wake
         self._clock = clock
@@ -191,6 +192,11 @@ class LiveBackend:
         elif self.waiting:
             self._reject_too_late(self._clock())
             self._wake_if_unreachable(self._clock())
+
+    def count_adapter(self, model: str, now: float, status: int, sent_at: float) -> None:
+        counts = self.adapters.setdefault(model, Counts(now))
+        counts.enter(now)
+        counts.responded(now, status, sent_at)
 
     def remove(self) -> list[PendingRequest]:
         """Retire all replicas of a revision that left the table; return the requests it held."""

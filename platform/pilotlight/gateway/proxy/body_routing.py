@@ -26,7 +26,7 @@ from pilotlight.gateway.proxy.model_routes import (
     unknown_model,
 )
 from pilotlight.gateway.proxy.prefix_index import MAX_PROMPT_BYTES, read_prompt
-from pilotlight.gateway.proxy.prepare_request import with_headers
+from pilotlight.gateway.proxy.prepare_request import PreparedRequest, with_headers
 from pilotlight.gateway.proxy.proxied_request import MAX_HELD_BODY, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     INTERIM_RESPONSE,
@@ -62,12 +62,18 @@ def serve_models_api(request: ProxiedRequest, submit: Continue) -> None:
         _list_models(request, unquote(path[len(PATH) + 1 :]))
 
 
+def serve_adapters(request: ProxiedRequest, submit: Continue) -> None:
+    """Continue with `submit` once the body has shown whether it names an adapter of the request's route."""
+    ModelRouting(request, submit).start()
+
+
 def _list_models(request: ProxiedRequest, name: str) -> None:
     names = _callable_names(request)
     if name and name not in names:
         request.reject(unknown_model(name, names))
         return
-    body = json.dumps(model_object(name) if name else model_list(names)).encode()
+    parent = request.client.plane.routing.models.parent
+    body = json.dumps(model_object(name, parent(name)) if name else model_list(names, parent)).encode()
     close, bodiless = request.closes_connection(), request.method == "HEAD"
     request.send_response(render_page(200, "application/json", body, close, bodiless))
 
@@ -119,18 +125,26 @@ class ModelRouting:
         request, name = self._request, self._field.name
         request.client.on_body = None
         prepared, routing = request.prepared, request.client.plane.routing
-        names = _callable_names(request) if name is None else []
-        match = routing.models.find(name) if name is not None else routing.models.only(names)
+        if prepared.route is not None:
+            names, match = [], routing.models.adapter_of(prepared.key, name)
+            if match is None:  # the base model, or a name that its engine refuses
+                self._submit(request)
+                return
+        else:
+            names = _callable_names(request) if name is None else []
+            match = routing.models.find(name) if name is not None else routing.models.only(names)
+        renamed = match is not None and (name not in (None, match.engine_name) or bool(match.fields))
         if match is None:
             error = missing_model(names) if name is None else unknown_model(name, _callable_names(request))
             request.cancel(error)
-        elif self._chunks is not None and not request.body_complete and name not in (None, match.engine_name):
+        elif self._chunks is not None and not request.body_complete and renamed:
             request.client.on_body = self._read  # it gets another length, so all of it must be there
             request.resume_body()
         else:
-            tag = match.tag or tag_of(prepared.head.headers)
-            request.prepared = prepared._replace(route=routing.routes[match.key], key=match.key, tag=tag)
-            if name not in (None, match.engine_name):
+            tag = match.tag or prepared.tag or tag_of(prepared.head.headers)
+            route = routing.routes[match.key]
+            request.prepared = prepared._replace(route=route, key=match.key, tag=tag, adapter=match.adapter)
+            if renamed:
                 self._rename(match)
             self._submit(request)
 
@@ -141,7 +155,7 @@ class ModelRouting:
         if length == CHUNKED:
             body = unchunked(body)
             length = len(body)
-        new = field.replacement(match.engine_name)
+        new = field.replacement(match.engine_name, match.fields)
         length += len(new) - (field.end - field.start)
         _rewrite(request, b"".join((body[: field.start], new, body[field.end :])), length)
 
@@ -188,7 +202,8 @@ def await_prompt(request: ProxiedRequest, submit: Continue) -> None:
 
     def proceed() -> None:
         session = request.prepared.head.headers.get(HEADER_SESSION, "")
-        request.prompt = read_prompt(request.body_prefix(MAX_PROMPT_BYTES), session)
+        body = request.body_prefix(MAX_PROMPT_BYTES)
+        request.prompt = read_prompt(body, session, _cached_for(request.prepared, body))
         submit(request)
 
     _await_body(request, lambda: request.buffered >= MAX_PROMPT_BYTES, PROMPT_WAIT_S, proceed)
@@ -215,3 +230,12 @@ def _await_body(
     else:
         timer = asyncio.get_running_loop().call_later(wait_s, end)
         client.on_body = read
+
+
+def _cached_for(prepared: PreparedRequest, body: bytes) -> str:
+    """Return the model that a KV cache is of; empty: the route's own. A router knows no names, so the body has it."""
+    if prepared.adapter is not None or (prepared.route is not None and prepared.route.route.models):
+        return prepared.adapter.model if prepared.adapter is not None else ""
+    field = model_field(prepared.head.headers)
+    field.feed(body)
+    return field.name or ""

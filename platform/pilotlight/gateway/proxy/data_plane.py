@@ -179,9 +179,14 @@ class DataPlane:
             for backend in backends
         )
         reports = tuple(report for report in candidates if report is not None)
+        adapters = (
+            counts.take_report(backend.key, backend.config.workload, model, 0, now)
+            for backend in backends
+            for model, counts in backend.adapters.items()
+        )
         self._draining = [backend for backend in self._draining if backend.counts.load]
         self._busy = bool(reports)
-        return Report(seconds, reports)
+        return Report(seconds, reports, tuple(report for report in adapters if report is not None))
 
     def add_client(self, client: Downstream) -> None:
         self.clients.add(client)

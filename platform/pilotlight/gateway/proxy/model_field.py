@@ -30,7 +30,7 @@ class ModelField(Protocol):
     end: int
 
     def feed(self, piece: bytes) -> None: ...
-    def replacement(self, name: str) -> bytes: ...  # of the bytes from start to end
+    def replacement(self, name: str, fields: str = "") -> bytes: ...  # of the bytes from start to end
 
 
 def model_field(headers: Mapping[str, str]) -> ModelField:
@@ -63,8 +63,9 @@ class JsonModelField:
             at = self._read_string(piece, at) if self._in_string else self._read_structure(piece, at)
         self._offset += at
 
-    def replacement(self, name: str) -> bytes:
-        return json.dumps(name).encode()
+    def replacement(self, name: str, fields: str = "") -> bytes:
+        """Return the name, and further fields of the object."""
+        return ",".join(filter(None, (json.dumps(name), fields))).encode()
 
     def _read_string(self, piece: bytes, at: int) -> int:
         end = _end(_STRING_REST, piece, at)
@@ -140,8 +141,8 @@ class FormModelField:
             at = max(at, len(text) - len(self._delimiter))
         self._tail, self._offset = text[at:], self._offset + at
 
-    def replacement(self, name: str) -> bytes:
-        return name.encode()
+    def replacement(self, name: str, fields: str = "") -> bytes:
+        return name.encode()  # a form has no JSON fields
 
     def _read_name(self, text: bytes, start: int) -> bool:
         """Read the part's content up to its line's end; return False if that comes with the next piece."""

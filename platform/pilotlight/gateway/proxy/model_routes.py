@@ -1,6 +1,7 @@
 """Names of the models behind `/v1` of a routing table, OpenAI's list of them, and OpenAI's form of errors.
 
-A route has its models by the annotation `pilotlight.dev/model-names`; its engine knows the first of them. Outside the
+A route has its models by the annotation `pilotlight.dev/model-names`; its engine knows the first of them. Each adapter
+of the route is a model of its own, whose requests may be split between two of the engine's names. Outside the
 namespace `default` a name begins with the namespace, so that no tenant can take over a name: `team/llama`.
 """
 
@@ -11,7 +12,13 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from pilotlight.gateway.proxy.responses import ErrorResponse
-from pilotlight.gateway.routing_table import DEFAULT_NAMESPACE, Route, RouteKey
+from pilotlight.gateway.routing_table import (
+    DEFAULT_NAMESPACE,
+    Route,
+    RouteAdapter,
+    RouteKey,
+    SmoothWeightedRoundRobin,
+)
 
 PATH: Final = "/v1/models"
 COMPARED: Final = 200  # names with an unknown one: a comparison takes 10 µs
@@ -27,40 +34,80 @@ class ModelMatch(NamedTuple):
     key: RouteKey
     tag: str
     engine_name: str
+    adapter: RouteAdapter | None = None
+
+    @property
+    def fields(self) -> str:
+        return self.adapter.fields if self.adapter is not None else ""
 
 
 class ModelRoutes:
     def __init__(self, routes: Iterable[Route]) -> None:
         self._routes: dict[str, Route] = {}
+        self._adapters: dict[str, AdapterSplit] = {}
         named = [(index, name, route) for route in routes for index, name in enumerate(route.models)]
+        named += [(1, each.name, route) for route in routes for each in route.adapters]
         for _, name, route in sorted(named, key=lambda each: each[0]):  # a model's own name beats another's alias
             prefix = "" if route.namespace == DEFAULT_NAMESPACE else f"{route.namespace}/"
-            self._routes.setdefault(prefix + name, route)
+            if self._routes.setdefault(prefix + name, route) is route and name not in route.models:
+                self._adapters.setdefault(prefix + name, AdapterSplit(route, name))
 
     def find(self, name: str) -> ModelMatch | None:
         """Return the match of a name such as `llama`, `team/llama` or `llama@canary`."""
         tag = ""
         if name not in self._routes:
             name, _, tag = name.rpartition("@")
-        route = self._routes.get(name)
-        return ModelMatch((route.namespace, route.name), tag, route.models[0]) if route is not None else None
+        route, split = self._routes.get(name), self._adapters.get(name)
+        if route is None:
+            return None
+        key = (route.namespace, route.name)
+        if split is None:
+            return ModelMatch(key, tag, route.models[0])
+        adapter = split.choose(tag)
+        return ModelMatch(key, "" if adapter.model == tag else tag, adapter.model, adapter)
 
     def only(self, names: Iterable[str]) -> ModelMatch | None:
-        """Return the model that all the names lead to; None if there are several, or none."""
-        matches = {self.find(name) for name in names}
+        """Return the model that all the names lead to, adapters aside; None if there are several, or none."""
+        matches = {self.find(name) for name in names if name not in self._adapters}
         return matches.pop() if len(matches) == 1 else None
+
+    def adapter_of(self, key: RouteKey, name: str | None) -> ModelMatch | None:
+        """Return the match of an adapter of one route, by its name there; None: the route has no such adapter."""
+        namespace = "" if key[0] == DEFAULT_NAMESPACE else f"{key[0]}/"
+        match = self.find(f"{namespace}{name}") if name else None
+        return match if match is not None and match.adapter is not None and match.key == key else None
+
+    def parent(self, name: str) -> str:
+        """Return the base model of an adapter; empty: it is no adapter."""
+        split, route = self._adapters.get(name), self._routes.get(name)
+        return name.removesuffix(split.name) + route.models[0] if split is not None and route is not None else ""
 
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:
         """Return the names that a client may call."""
         return sorted(name for name, route in self._routes.items() if allowed(route))
 
 
-def model_object(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": CREATED, "owned_by": "pilotlight"}
+class AdapterSplit:
+    """Adapters of one name and route: which of them gets the next request."""
+
+    def __init__(self, route: Route, name: str) -> None:
+        self.name = name
+        self._by_model = {each.model: each for each in route.adapters if each.name == name}
+        self._scheduler = SmoothWeightedRoundRobin({each.model: each.percent for each in self._by_model.values()})
+
+    def choose(self, model: str = "") -> RouteAdapter:
+        """Return the adapter that the engine calls `model`, else one by weight."""
+        chosen = self._by_model.get(model)
+        return chosen or self._by_model.get(self._scheduler.next() or "") or next(iter(self._by_model.values()))
 
 
-def model_list(names: Iterable[str]) -> dict[str, Any]:
-    return {"object": "list", "data": [model_object(name) for name in names]}
+def model_object(name: str, parent: str = "") -> dict[str, Any]:
+    model = {"id": name, "object": "model", "created": CREATED, "owned_by": "pilotlight"}
+    return {**model, "parent": parent} if parent else model
+
+
+def model_list(names: Iterable[str], parent: Callable[[str], str]) -> dict[str, Any]:
+    return {"object": "list", "data": [model_object(name, parent(name)) for name in names]}
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ErrorResponse:

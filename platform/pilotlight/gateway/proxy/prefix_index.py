@@ -29,11 +29,14 @@ class Prompt(NamedTuple):
     session: int = 0
 
 
-def read_prompt(body: bytes, session: str = "") -> Prompt:
-    """Return the prompt of a request by the beginning of its body, at most MAX_PROMPT_BYTES of it."""
+def read_prompt(body: bytes, session: str = "", model: str = "") -> Prompt:
+    """Return the prompt of a request by the beginning of its body, at most MAX_PROMPT_BYTES of it.
+
+    `model`: an adapter, which has a KV cache of its own.
+    """
     field = _PROMPT_FIELD.search(body, 0, _FIELD_SEARCH_BYTES)
     end = min(len(body), MAX_PROMPT_BYTES) - BLOCK_BYTES + 1
-    blocks, prefix = [], 0
+    blocks, prefix = [], hash(model) if model else 0
     for start in range(field.end() if field else 0, end, BLOCK_BYTES):
         prefix = hash((prefix, body[start : start + BLOCK_BYTES]))  # keyed by a secret of the process
         blocks.append(prefix)

@@ -17,9 +17,11 @@ from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse, to_conso
 from pilotlight.gateway.routing_table import (
     PageMatch,
     Route,
+    RouteAdapter,
     RouteKey,
     RouteMatch,
     RouteMatcher,
+    SmoothWeightedRoundRobin,
     Table,
     origin_form,
 )
@@ -31,27 +33,6 @@ EXTENDED: Final = frozenset({"x-forwarded-for", "x-forwarded-prefix"})  # header
 MODELS_PAGE: Final = "v1"  # routed by the model that the body names
 # Of OpenAI's and Anthropic's APIs: their replica is chosen by the prefix of the prompt.
 PROMPT_PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
-
-
-class SmoothWeightedRoundRobin:
-    """Nginx' smooth weighted round robin: exact shares over any 100 requests, without bursts.
-
-    Each turn every credit grows by its weight; the highest wins and reduced by the total weight.
-    """
-
-    def __init__(self, weights: dict[str, int]) -> None:
-        self.weights = {name: weight for name, weight in weights.items() if weight > 0}
-        self._total = sum(self.weights.values())
-        self._credit = dict.fromkeys(self.weights, 0)
-
-    def next(self) -> str | None:
-        credit = self._credit
-        for name, weight in self.weights.items():
-            credit[name] += weight
-        chosen = max(credit, key=credit.__getitem__, default=None)
-        if chosen is not None:
-            credit[chosen] -= self._total
-        return chosen
 
 
 class LiveRoute:
@@ -121,6 +102,7 @@ class PreparedRequest(NamedTuple):
     component: bool = False  # sent by another component of the service, which has the route's key
     max_hold_s: float = math.inf  # how long the client lets it be held
     has_prompt: bool = False
+    adapter: RouteAdapter | None = None  # that the request's model names
 
     def for_host(self, host: str) -> "PreparedRequest":
         return self._replace(upstream_head=with_headers(self.upstream_head, {"Host": host}))

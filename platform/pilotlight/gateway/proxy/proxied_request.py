@@ -388,5 +388,7 @@ class ProxiedRequest:
             backend.counts.leave(now)  # its client has not sent all of it
         else:
             backend.counts.responded(now, status, self.sent_at or now)
+            if self.prepared.adapter is not None:
+                backend.count_adapter(self.prepared.adapter.model, now, status, self.sent_at or now)
         if replica is not None:
             backend.release(replica)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Final, Literal
 
 from pilotlight.contract import ENV_SETTINGS_PREFIX, GRPC_PORT
-from pilotlight.gateway.routing_table import Backend, Replica, Route
+from pilotlight.gateway.routing_table import Backend, Replica, Route, RouteAdapter
 from pilotlight.k8s.access_annotations import access, quota, rate
 from pilotlight.k8s.names import ANNOTATION_AUDIT, ANNOTATION_LOG_SETTINGS
 from pilotlight.targets.local.control.service_state import ServiceRun, Shares
@@ -28,7 +28,7 @@ ENV_GRPC_PORT: Final = f"{ENV_SETTINGS_PREFIX}GRPC_PORT"
 Kind = Literal["http", "grpc"]
 
 
-def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
+def routes(run: ServiceRun, ready: Ready, key: Key, adapters: tuple[RouteAdapter, ...] = ()) -> Iterator[Route]:
     """Yield the service's own route, and one for each workload that only its components call."""
     spec = run.spec
     if run.unreadable:  # the reason may hold internals, so only the control API shows it
@@ -49,6 +49,7 @@ def routes(run: ServiceRun, ready: Ready, key: Key) -> Iterator[Route]:
             grpc_port=run.ports["grpc"],
             key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "", models=spec.models,
             request_log=_request_log(spec), audit=spec.logging.get(ANNOTATION_AUDIT) == "true",
+            adapters=adapters,
         )  # fmt: skip
     for workload in spec.workloads:
         if workload.name not in entries:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES, is_predictor_image
 from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
+from pilotlight.k8s.adapters import decode
 from pilotlight.k8s.quantities import unsigned_duration
 from pilotlight.targets.local.manifests.object_lookup import (
     MULTI_NODE_KINDS,
@@ -88,17 +89,11 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
         refused += _unprotected([workload.revision for workload in workloads], min(access))
     if refused:
         raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
+    adapters = (decode(mapping_at(each, "metadata", "annotations")) for each in objects.workloads())
     return ServiceSpec(
-        namespace,
-        service,
-        workloads,
-        entry,
-        tuple(dict.fromkeys(hosts)),
-        access,
-        exposed,
-        _models(objects, entry),
-        _logging(objects, entry),
-    )
+        namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), access, exposed, _models(objects, entry),
+        _logging(objects, entry), next(filter(None, adapters), ()),
+    )  # fmt: skip
 
 
 def revisions_of(manifests: Sequence[Object]) -> list[tuple[str, str, list[Object]]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pilotlight.contract import ENV_MICROSERVICE, ENV_PARK_MEMORY, is_predictor_image
+from pilotlight.k8s.adapters import Adapter
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.targets.local.scaling.types import Scaling
 
@@ -148,6 +149,7 @@ class ServiceSpec:
     exposed: bool = True  # by the gateway; else only who knows a replica's address can call it
     models: tuple[str, ...] = ()  # names of its model behind /v1
     logging: Mapping[str, str] = field(default_factory=dict)  # annotations of request log and audit
+    adapters: tuple[Adapter, ...] = ()
 
     @property
     def target(self) -> str:

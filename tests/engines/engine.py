@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -48,6 +49,8 @@ class Engine:
         self.open = asyncio.Event()  # while it is not set, requests wait
         self.open.set()
         self.slots, self.arrived, self.running = asyncio.Semaphore(1 << 16), 0, 0
+        self.adapters: dict[str, str] = {}  # path by name
+        self.load_paths: tuple[str, str] | None = None  # of the API that loads and unloads adapters
         self._first_tokens: list[float] = []
         self._transports: set[asyncio.Transport | None] = set()
 
@@ -68,6 +71,8 @@ class Engine:
         app.router.add_get("/metrics", self._metrics)
         for path in ("/v1/completions", "/v1/chat/completions", "/generate"):
             app.router.add_post(path, self._complete)
+        for path, handler in zip(self.load_paths or (), (self._load_adapter, self._unload_adapter), strict=False):
+            app.router.add_post(path, handler)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, self.host, port).start()
@@ -87,7 +92,27 @@ class Engine:
         return web.Response()
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": self.served or self.name}]})
+        base = self.served or self.name
+        adapters = [{"id": name, "root": path, "parent": base} for name, path in self.adapters.items()]
+        return web.json_response({"object": "list", "data": [{"id": base}, *adapters]})
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["lora_name"] in self.adapters:
+            return web.json_response({"message": "it has already been loaded"}, status=400)
+        if not os.path.exists(os.path.join(body["lora_path"], "adapter_config.json")):
+            return web.json_response({"message": f"No adapter found for {body['lora_path']}"}, status=404)
+        if "modules_to_save" in (Path(body["lora_path"]) / "adapter_config.json").read_text():
+            return web.json_response({"message": "modules_to_save is not supported"}, status=400)
+        self.adapters[body["lora_name"]] = body["lora_path"]
+        return web.Response(text="Success")
+
+    async def _unload_adapter(self, request: web.Request) -> web.Response:
+        found = self.adapters.pop((await request.json())["lora_name"], None)
+        return web.Response(status=200 if found else 404)
+
+    def knows(self, model: str) -> bool:
+        return model in (self.served, *self.adapters)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         running, waiting, first = self.METRICS
@@ -109,7 +134,7 @@ class Engine:
         try:
             if self.busy:
                 raise EngineError(503, "The server is overloaded.")
-            if self.served and body.get("model") != self.served:
+            if self.served and not self.knows(str(body.get("model"))):
                 raise EngineError(404, f"The model `{body.get('model')}` does not exist.")
             if len(str(body.get("prompt") or body.get("messages") or body.get("text"))) > LONGEST_PROMPT:
                 raise EngineError(400, "The input is longer than the model's context length.")
@@ -137,7 +162,7 @@ class Engine:
         if not body.get("stream"):
             text = " ".join(words[:limit])
             choice = {"text": text, "message": {"role": "assistant", "content": text}}
-            return web.json_response({"choices": [choice], "engine": self.name, **more})
+            return web.json_response({"choices": [choice], "engine": self.name, "model": body.get("model"), **more})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for word in words[:limit]:

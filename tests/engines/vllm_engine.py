@@ -103,11 +103,17 @@ def main() -> None:
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--served-model-name", default="")
+    parser.add_argument("--enable-lora", action="store_true")
+    parser.add_argument("--max-lora-rank", type=int, default=16, choices=(8, 16, 32, 64, 128, 256, 320, 512))
+    parser.add_argument("--lora-modules", nargs="+", default=())
     options, _ = parser.parse_known_args()
     if not options.model.is_dir():
         parser.error(f"no model in {options.model}")
     engine = VllmEngine("vllm", options.host, options.served_model_name or str(options.model))
     engine.slots = asyncio.Semaphore(options.max_num_seqs)
+    engine.adapters = dict(each.split("=", 1) for each in options.lora_modules)
+    if options.enable_lora and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+        engine.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
     end_at_sigterm()
     asyncio.run(serve_forever(engine, options.port))
 

@@ -18,7 +18,8 @@ _WEIGHTS: Final = "adapter_model.safetensors"
 def with_folders(catalogue: Catalogue, services: Iterable[Service]) -> Catalogue:
     """Return the catalogue with what local files say of the services' adapters and of their base models."""
     uris = {uri for service in services if service.adapters for uri in _uris(service, catalogue)}
-    folders = {uri: read_folder(local_path(uri)) for uri in uris if uri and is_local(uri)}
+    local = {uri: local_path(uri) for uri in uris if uri and is_local(uri)}
+    folders = {uri: read_folder(path) for uri, path in local.items() if os.path.isdir(path)}
     return replace(catalogue, folders=folders) if folders else catalogue
 
 

@@ -51,7 +51,7 @@ def decide_adapters(
                 return _merged(service, reference, model, storage, log)
             rank = _number((weights.get("hyperParameters") or {}).get("rank"))
         folder = catalogue.folders.get(uri)
-        if folder is not None and folder.config:
+        if folder is not None:
             rank = _check_fit(reference, folder, model, catalogue, log)
         log.decide("", "adapter", reference.name, "loaded with the base model")
         adapters.append(PlannedAdapter(reference.name, uri, reference.path, rank))
@@ -99,7 +99,10 @@ def _check_fit(
     name, path, config = reference.name, reference.path, folder.config
     rank = max(_number(each) for each in (config.get("r"), *_mapping(config.get("rank_pattern")).values()))
     kind = str(config.get("peft_type", "LORA"))
-    if kind.upper() != "LORA":
+    if not config:
+        message = f"adapter {name}: there is no {ADAPTER_CONFIG} in its folder; name a folder that PEFT has written"
+        log.error("PL309", path, message)
+    elif kind.upper() != "LORA":
         log.error("PL309", path, f"adapter {name}: peft_type of its {ADAPTER_CONFIG} is {kind}, must be LORA")
     elif not rank:
         message = f"adapter {name}: r of its {ADAPTER_CONFIG} is {config.get('r')}, must be 1 or more; train it as LoRA"

@@ -145,14 +145,23 @@ class LoopbackResponse(NamedTuple):
 
 
 async def request(
-    port: int, path: str, timeout_s: float, *, host: str = "127.0.0.1", post: bool = False, token: str = ""
+    port: int,
+    path: str,
+    timeout_s: float,
+    *,
+    host: str = "127.0.0.1",
+    post: bool = False,
+    token: str = "",
+    body: bytes = b"",
 ) -> LoopbackResponse:
-    """Send a GET, or a POST without a body, to a port of this machine or of a `unix:` host. Never raises."""
+    """Send a GET, or a POST of a JSON `body`, to a port of this machine or of a `unix:` host. Never raises."""
+    post = post or bool(body)
     bearer = f"Authorization: Bearer {token}\r\n" if token else ""
-    extra = f"{bearer}Content-Length: 0\r\n" if post else bearer
+    kind = "Content-Type: application/json\r\n" if body else ""
+    extra = f"{bearer}{kind}Content-Length: {len(body)}\r\n" if post else bearer
     try:
         async with asyncio.timeout(timeout_s):
-            return await send_request(host, port, path, method="POST" if post else "GET", extra=extra)
+            return await send_request(host, port, path, method="POST" if post else "GET", extra=extra, body=body)
     except (OSError, TimeoutError, ValueError):
         return LoopbackResponse(0)
 
@@ -176,7 +185,9 @@ async def _closes(connection: socket.socket) -> bool:
         return False
 
 
-async def send_request(host: str, port: int, path: str, *, method: str = "GET", extra: str = "") -> LoopbackResponse:
+async def send_request(
+    host: str, port: int, path: str, *, method: str = "GET", extra: str = "", body: bytes = b""
+) -> LoopbackResponse:
     """Send one request on a connection of its own, so that none stays open to a draining replica.
 
     Raise OSError if the connection fails, ValueError for an invalid response.
@@ -184,7 +195,7 @@ async def send_request(host: str, port: int, path: str, *, method: str = "GET", 
     with await connect(host, port) as connection:
         name = "localhost" if connection.family == socket.AF_UNIX else f"{host}:{port}"
         request = f"{method} {path} HTTP/1.1\r\nHost: {name}\r\n{extra}Connection: close\r\n\r\n"
-        return await exchange(connection, request.encode("latin-1"))
+        return await exchange(connection, request.encode("latin-1") + body)
 
 
 async def exchange(connection: socket.socket, request: bytes) -> LoopbackResponse:

@@ -216,3 +216,53 @@ def test_an_engine_that_ends_at_sigterm_answers_what_it_has_begun(platform: Plat
             platform.wait(lambda: len(platform.status(name).revisions) == 1, "the earlier revision to end")
     assert set(answers) == {(200, "one two three")}
     assert len(starts(platform, name)) == 3
+
+
+def with_adapters(name: str, model: Path, **adapters: Path) -> str:
+    listed = ", ".join(f"{{name: {each}, uri: '{path}'}}" for each, path in adapters.items())
+    return f"""
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {{name: {name}}}
+spec:
+  model: {{uri: '{model}', name: {name}, lora: {{adapters: [{listed}]}}}}
+  replicas: 1
+  router: {{route: {{}}}}
+  template: {{containers: [{{name: main, resources: {{limits: {{cpu: "1"}}}}}}]}}
+"""
+
+
+def adapter(folder: Path, rank: int = 8, **config: object) -> Path:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, **config}))
+    return folder
+
+
+def test_a_deploy_of_other_adapters_does_not_restart_the_engine(
+    platform: Platform, model: Path, tmp_path: Path, name: str
+) -> None:
+    def served(adapter: str) -> str:
+        """The engine's name of the adapter that answers."""
+        reply = platform.ask("/v1/chat/completions", {"model": adapter, "messages": MESSAGES})
+        return str(reply.json()["model"]) if reply.status == 200 else ""
+
+    def events(reason: str) -> list[str]:
+        found = platform.target.events(("default", name), follow=False)
+        return [each.message for each in found if each.reason == reason]
+
+    first, second = adapter(tmp_path / "first"), adapter(tmp_path / "second", rank=16)
+    platform.deploy(with_adapters(name, model, law=first))
+    platform.wait_phase("Ready", name=name)
+    before = served("law")
+    assert before.startswith("law-")
+    refused = adapter(tmp_path / "refused", modules_to_save=["lm_head"])
+    platform.deploy(with_adapters(name, model, law=second, tax=first, none=refused))
+    platform.wait(lambda: served("law") not in ("", before) and bool(served("tax")), "the new adapters")
+    listed = {each["id"]: each.get("parent") for each in platform.ask("/v1/models", None).json()["data"]}
+    assert (listed[name], listed["law"], listed["tax"]) == (None, name, name)
+    assert "none" not in listed
+    platform.wait(lambda: any("none was not loaded" in each for each in events("AdapterFailed")), "the refusal")
+    assert ask(platform, name) == (200, "one two three")
+    assert len(starts(platform, name)) == 1
+    platform.deploy(with_adapters(name, model, law=adapter(tmp_path / "high", rank=200)))
+    platform.wait(lambda: len(starts(platform, name)) == 2, "an engine for the higher rank")

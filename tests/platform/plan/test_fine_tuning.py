@@ -125,6 +125,7 @@ def adapter(folder: Path, *, width: int = 64, **config: Any) -> Path:
     (32, {}, "q_proj.lora_A.weight has 32 inputs, but hidden_size of the base model chat is 64; serve it with its own "
              "base model, org/other"),
     (64, {"peft_type": "IA3"}, "adapter law: peft_type of its adapter_config.json is IA3, must be LORA"),
+    (64, {"r": None}, "adapter law: r of its adapter_config.json is None, must be 1 or more"),
     (64, {"r": 0}, "adapter law: r of its adapter_config.json is 0, must be 1 or more"),
 ])  # fmt: skip
 def test_an_adapter_that_does_not_fit_its_base_is_refused(

@@ -18,6 +18,7 @@ from pilotlight.targets.error_from_log import last_exception
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.control import gateway_routes, persistence, replicas
 from pilotlight.targets.local.control import status as control_status
+from pilotlight.targets.local.control.adapters import AdapterLoader
 from pilotlight.targets.local.control.autoscaler import Autoscaler
 from pilotlight.targets.local.control.gateway_routes import ServicePorts
 from pilotlight.targets.local.control.gpu_admission import GpuAdmission
@@ -100,6 +101,7 @@ class Reconciler:
         self.replica_set = ReplicaSet(
             self.supervisor, self._publisher, self._state.save_replica, self._requeue.add_after, self._peers
         )
+        self.adapters = AdapterLoader(home, self.events, self.reconcile, settings.drain_s)
         self.metrics = MetricsSource(self.supervisor, clock, settings.prometheus)
         self._autoscaler = Autoscaler(
             self.runs.values, self.replica_set, self.metrics, clock, self._record_scaling,
@@ -139,6 +141,7 @@ class Reconciler:
     async def close(self, *, stop_all: bool, drain_s: float = 30.0) -> None:
         """Stop reconciling; with `stop_all` end replicas and gateway too, else leave them running."""
         self._closing = True
+        self.adapters.close()
         await self.history.close()
         await self._autoscaler.close()
         await self._publisher.close()
@@ -157,6 +160,7 @@ class Reconciler:
             return  # stale: a deleted service must not affect a new one of the same name
         run.reset_idle_readiness()
         self.replica_set.reconcile(run, self.clock())
+        self.adapters.reconcile(run, self.replica_set.active(run))
         self._publisher.changed()
         self._autoscaler.resume()
         self.status(run)  # stamps conditions with the time of the change, not of the next status request
@@ -263,6 +267,7 @@ class Reconciler:
 
     def _replica_exited(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
         self.metrics.forget(replica)
+        self.adapters.forget(replica.id)
         self._publisher.retiring.discard(replica.id)
         replicas.record_exit(revision, replica, self.clock())
         if not replica.crashed:
@@ -289,14 +294,18 @@ class Reconciler:
     def _routes(self) -> Iterator[Route]:
         ready: dict[tuple[str, str], list[RoutedReplica]] = {}
         for replica in self.supervisor.replicas():
-            if replica.state == "ready" and replica.id not in self._publisher.retiring:
+            run = self.runs.get((replica.namespace, replica.service))
+            loaded = run is None or self.adapters.has_adapters(run, replica)
+            if replica.state == "ready" and replica.id not in self._publisher.retiring and loaded:
                 routed = RoutedReplica(replica.id, replica.port, replica.host, replica.grpc_port)
                 ready.setdefault((replica.namespace, replica.revision), []).append(routed)
         for run in self.runs.values():
             if not run.deleting:
+                serving = [each.id for name in run.revisions for each in ready.get((run.key[0], name), ())]
                 yield from gateway_routes.routes(
-                    run, lambda namespace, name: ready.get((namespace, name), ()), self._peers.key
-                )
+                    run, lambda namespace, name: ready.get((namespace, name), ()), self._peers.key,
+                    self.adapters.routed(run, serving) if run.spec.adapters else (),
+                )  # fmt: skip
 
     def _on_gateway_message(self, message: GatewayMessage) -> None:
         now = self.clock()

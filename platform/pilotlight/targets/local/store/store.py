@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from msgspec import json
 
 from pilotlight.errors import Conflict, NotFound, PlatformError
+from pilotlight.k8s.adapters import adapters_of
 from pilotlight.k8s.model_pins import is_local, local_path, pins_of
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.store import releases as store_releases
@@ -109,10 +110,13 @@ class Store:
         """Return path and digest of each local model that a stored release is pinned to, its service and generation."""
         rows = self._database.rows("SELECT manifests, namespace, name, generation FROM releases")
         return {
-            (local_path(uri), pin.digest, f"{namespace}/{name}", generation)
+            (local_path(uri), digest, f"{namespace}/{name}", generation)
             for text, namespace, name, generation in rows
             for one in json.decode(text, type=list[dict[str, Json]])
-            for uri, pin in pins_of(one).items()
+            for uri, digest in (
+                *((uri, pin.digest) for uri, pin in pins_of(one).items()),
+                *((each.uri, each.digest) for each in adapters_of(one) if each.digest),
+            )
             if is_local(uri)
         }
 

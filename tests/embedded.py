@@ -129,6 +129,10 @@ class Platform:
 
     def deploy(self, document: str, *, reset: bool = False, note: str = "", **how: Any) -> ServiceStatus:
         """As `platformctl deploy` does it, without waiting."""
+        (prepared,), _ = prepare(self.release_request(document, reset=reset, note=note), self.target)
+        return self.target.apply(prepared.release, reset=reset, **how)
+
+    def release_request(self, document: str, *, reset: bool = False, note: str = "") -> ReleaseRequest:
         target = self.target
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write(document)
@@ -138,9 +142,7 @@ class Platform:
         snapshots = ModelSnapshots(self.home.models)
         uris = [uri for uri in unpinned_uris(documents, capabilities) if is_local(uri)]
         pins = {uri: snapshots.pin(local_path(uri), snapshot=True) for uri in uris if os.path.exists(local_path(uri))}
-        request = ReleaseRequest(with_pins(documents, pins), capabilities, reset=reset, note=note)
-        (prepared,), _ = prepare(request, target)
-        return target.apply(prepared.release, reset=reset, **how)
+        return ReleaseRequest(with_pins(documents, pins), capabilities, reset=reset, note=note)
 
     def status(self, name: str = "iris", namespace: str = "default") -> ServiceStatus:
         return self.target.status((namespace, name))

@@ -136,6 +136,8 @@ class Engine:
                 raise EngineError(503, "The server is overloaded.")
             if self.served and not self.knows(str(body.get("model"))):
                 raise EngineError(404, f"The model `{body.get('model')}` does not exist.")
+            if "broken" in str(self.adapters.get(str(body.get("model")))):
+                raise EngineError(500, "the adapter produced NaN")
             if len(str(body.get("prompt") or body.get("messages") or body.get("text"))) > LONGEST_PROMPT:
                 raise EngineError(400, "The input is longer than the model's context length.")
             began, self.arrived = time.monotonic(), self.arrived + 1

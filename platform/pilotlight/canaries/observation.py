@@ -16,6 +16,7 @@ from pilotlight.canaries.analysis import BASELINE_SUFFIX, Judgement, judge
 from pilotlight.canaries.canary_state import Canary
 from pilotlight.canaries.queries import MetricScope, Missing, ObservedCounts, QueryAnswer
 from pilotlight.errors import NotFound, PlatformError
+from pilotlight.k8s.adapters import adapters_of
 from pilotlight.k8s.names import ENTRY_ROLES
 from pilotlight.release import history
 from pilotlight.targets.target import Key, Release, ServiceStatus, Target, find_revision
@@ -96,12 +97,27 @@ def revision_names(canary: Release, stable: Release) -> tuple[str, str]:
     before = sorted(history.revisions(stable))
     ranks = {f"{canary.name}-{role}": rank for rank, role in enumerate(ENTRY_ROLES)}
     changed = history.revisions(canary).difference(before)
+    if not changed and (adapters := _adapter_names(canary, stable)) is not None:
+        return adapters
     if not changed:
         raise NotFound(f"the document of {canary.name} results in the same pods, so there is nothing to test")
     first = min(changed, key=lambda name: (ranks.get(name.rpartition("-")[0], len(ranks)), name))
     workload = first.rpartition("-")[0]
     previous = (name for name in before if name.rpartition("-")[0] == workload)
     return first, next(previous, before[0] if before else "")
+
+
+def _adapter_names(canary: Release, stable: Release) -> tuple[str, str] | None:
+    """Return the engine's names of an adapter that replaces another, and of that; None: no adapter does."""
+    old = [each for manifest in stable.manifests for each in adapters_of(manifest)]
+    new = (each for manifest in canary.manifests for each in adapters_of(manifest) if each.dynamic)
+    replaced = (
+        (each.model, before.model)
+        for each in new
+        for before in old
+        if before.name == each.name and all(each.model != known.model for known in old)
+    )
+    return next(replaced, None)
 
 
 def measure(target: Target, state: RolloutState, at: str) -> Judgement:

@@ -151,6 +151,10 @@ class CanaryRunner:
         if judgement is not None:
             canary = next_action.record_judgement(canary, judgement)
         action = next_action.next_action(canary, judgement, state.conditions)
+        if isinstance(action, SendProbes) and any(each.name == canary.revision for each in state.status.adapters):
+            action = Pause(
+                f"too few requests to judge the adapter {canary.revision}; send requests to it, or promote it"
+            )
         observation.prime_metrics(self._target, state, action)
         if not isinstance(action, Wait | Pause | Resume):
             # Measuring takes time: another runner may have taken over an expired lease.

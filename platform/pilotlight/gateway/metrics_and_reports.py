@@ -28,6 +28,8 @@ FAMILIES: Final[tuple[tuple[str, MetricKind, str], ...]] = (
     (contract.METRIC_GATEWAY_LOST, "counter", "Requests whose replica exited without a response."),
     (contract.METRIC_GATEWAY_COLD_STARTS, "counter", "Requests that waited for a cold start."),
     (contract.METRIC_GATEWAY_REJECTED, "counter", "Requests rejected by the gateway."),
+    (contract.METRIC_ADAPTER_DURATION, "histogram", "Response time of a LoRA adapter in seconds."),
+    (contract.METRIC_ADAPTER_ERRORS, "counter", "Responses of a LoRA adapter with status 500 or above, or none."),
 )
 Series = tuple[str, str, str]  # namespace, route, revision
 
@@ -94,6 +96,7 @@ class Metrics:
     def __init__(self, logs: Callable[[], Iterable[Family]] = tuple) -> None:
         self._logs = logs
         self._totals: dict[Series, Totals] = {}
+        self._adapters: dict[Series, Totals] = {}  # by the engine's name in place of a revision
         self._rejected: dict[tuple[str, str, str], int] = {}  # namespace, route, reason
         self.tokens = TokenMeter()
 
@@ -102,6 +105,8 @@ class Metrics:
             totals.waiting = totals.in_flight = 0
         for backend in report.backends:
             self._totals.setdefault((backend.namespace, backend.name, backend.revision), Totals()).add(backend)
+        for each in report.adapters:
+            self._adapters.setdefault((each.namespace, each.name, each.revision), Totals()).add(each)
 
     def rejected(self, route: Route, reason: str) -> None:
         key = (route.namespace, route.name, reason)
@@ -111,6 +116,8 @@ class Metrics:
         known = {(route.namespace, route.name, each.revision) for route in table.routes for each in route.backends}
         routes = {(route.namespace, route.name) for route in table.routes}
         self._totals = {key: totals for key, totals in self._totals.items() if key in known}
+        adapters = {(route.namespace, route.name, each.model) for route in table.routes for each in route.adapters}
+        self._adapters = {key: totals for key, totals in self._adapters.items() if key in adapters}
         self._rejected = {key: number for key, number in self._rejected.items() if key[:2] in routes}
         self.tokens.prune(table)
 
@@ -137,6 +144,12 @@ class Metrics:
             families[contract.METRIC_GATEWAY_ERRORS].add(totals.errors, **labels)
             families[contract.METRIC_GATEWAY_LOST].add(totals.lost, **labels)
             families[contract.METRIC_GATEWAY_COLD_STARTS].add(totals.cold_starts, **labels)
+        for (namespace, name, adapter), totals in sorted(self._adapters.items()):
+            labels = {contract.LABEL_NAMESPACE: namespace, contract.LABEL_SERVICE: name, "adapter": adapter}
+            families[contract.METRIC_ADAPTER_DURATION].add_histogram(
+                contract.LATENCY_BUCKETS, totals.buckets, totals.latency_s, **labels
+            )
+            families[contract.METRIC_ADAPTER_ERRORS].add(totals.errors, **labels)
         for (namespace, name, reason), count in sorted(self._rejections().items()):
             labels = {contract.LABEL_NAMESPACE: namespace, contract.LABEL_SERVICE: name, "reason": reason}
             families[contract.METRIC_GATEWAY_REJECTED].add(count, **labels)

@@ -99,7 +99,11 @@ ANNOTATION_TARGET_OPTIONS: Final = f"{DOMAIN}/target-options"
 # On a stored release: "both" during a canary analysis. Each variant is reachable by its tag, and the previous one stays
 # at 100 percent too, until it is released.
 ANNOTATION_SIDES: Final = f"{DOMAIN}/sides"
-RELEASE_ANNOTATIONS: Final = (ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES, ANNOTATION_PINS)  # set on stored documents
+# On a stored release of an LLMInferenceService, which has no field for it: traffic of its new revision or adapters.
+ANNOTATION_CANARY_PERCENT: Final = f"{DOMAIN}/canary-traffic-percent"
+RELEASE_ANNOTATIONS: Final = (
+    ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES, ANNOTATION_PINS, ANNOTATION_CANARY_PERCENT
+)  # fmt: skip
 COMPONENT_ANNOTATIONS: Final = (
     ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
 )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from pilotlight.k8s.adapters import Adapter
 from pilotlight.spec.problems import Problem, Problems
 from pilotlight.spec.service import Component, Role, Service
 
@@ -218,6 +219,7 @@ class Current:
     traffic: Mapping[str, tuple[Traffic, ...]] = field(default_factory=dict)
     overrides: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # live scale/traffic overrides
     templates: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # revision → its pod template
+    adapters: Mapping[str, tuple[Adapter, ...]] = field(default_factory=dict)  # by workload
 
 
 def field_path(component: Component, name: str) -> str:

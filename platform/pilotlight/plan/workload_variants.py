@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+
+from msgspec import structs
 
 from pilotlight.contract import ENV_REVISION
 from pilotlight.k8s import names
@@ -17,6 +19,7 @@ from pilotlight.plan.support import request_logs
 from pilotlight.plan.types import Current, DecisionLog, Scaling, Traffic, Workload
 
 Json = Any
+NOTHING: Final = Current()
 
 
 def decide_workloads(
@@ -24,13 +27,13 @@ def decide_workloads(
 ) -> list[Workload]:
     """Return the component's workload and its canary variants; `canaries` are those declared in the document."""
     if context.serverless:
-        return [_with_traffic(context, _workload(context, entry, 0, log), current, log)]
+        return [_with_traffic(context, _workload(context, entry, 0, log, current), current, log)]
     if canaries:
         return _with_declared_canaries(context, canaries, entry, log)
     percent = traffic.canary_percent(context, current)
     known = bool(current.revisions.get(context.name) or current.traffic.get(context.name))
     split = traffic.is_split(context, percent) and (known or context.mode == "stateful")
-    workload = _with_traffic(context, _workload(context, entry, 1 if split else 0, log), current, log)
+    workload = _with_traffic(context, _workload(context, entry, 1 if split else 0, log, current), current, log)
     stable = traffic.stable_revision(context.name, workload.revision, current)
     if split and (context.mode == "stateful" or stable):
         return _with_stable(context, workload, stable, current, log)
@@ -41,7 +44,7 @@ def _with_traffic(context: PlanContext, workload: Workload, current: Current, lo
     return replace(workload, traffic=traffic.decide_traffic(context, workload.revision, current, log))
 
 
-def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -> Workload:
+def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog, current: Current = NOTHING) -> Workload:
     component = context.component
     timeout_s = environment_variables.decide_timeout(context, log)
     account = component.pod.get("serviceAccountName") or names.service_account(context.service.name)
@@ -61,7 +64,7 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
         object_annotations[names.ANNOTATION_MODEL_NAMES] = model_names
     object_annotations |= request_logs.object_annotations(context)
     if context.choice.adapters:
-        object_annotations[ANNOTATION_ADAPTERS] = encode(_adapters(context))
+        object_annotations[ANNOTATION_ADAPTERS] = encode(_adapters(context, current, log))
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
         template=_with_revision(context, template, revision), scaling=scaling,
@@ -79,8 +82,23 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog) -
     )  # fmt: skip
 
 
-def _adapters(context: PlanContext) -> Iterator[Adapter]:
-    """Yield the adapters with the names that the engine knows them by."""
+def _adapters(context: PlanContext, current: Current, log: DecisionLog) -> Iterator[Adapter]:
+    """Yield the adapters with the names that the engine knows them by, of a canary with those that they replace."""
+    shares = [each.canary_traffic_percent for each in context.service.components.values()]
+    percent = next((each for each in shares if each is not None), None)
+    split = context.choice.dynamic_adapters and traffic.is_split(context, percent)
+    for adapter in _rendered_adapters(context):
+        known = current.adapters.get(context.name, ()) if split else ()
+        before = next((each for each in known if each.name == adapter.name and each.model != adapter.model), None)
+        if before is None or percent is None:
+            yield adapter
+        else:
+            log.decide(context.component.role, "traffic", f"{adapter.model} {percent} %", f"canary of {adapter.name}")
+            yield structs.replace(adapter, percent=percent)
+            yield structs.replace(before, percent=100 - percent)
+
+
+def _rendered_adapters(context: PlanContext) -> Iterator[Adapter]:
     choice, support = context.choice, context.choice.adapter_support
     base = context.model_names.partition(",")[0].strip()
     assert support is not None

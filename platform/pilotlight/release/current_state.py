@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pilotlight.errors import UsageError
 from pilotlight.k8s import names
+from pilotlight.k8s.adapters import Adapter, adapters_of
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.plan.types import Current, Traffic
 
@@ -39,7 +40,10 @@ def _current(manifests: Iterable[Manifest]) -> Current:
     traffic: dict[str, tuple[Traffic, ...]] = {}
     templates: dict[str, Mapping[str, Json]] = {}
     overrides: dict[str, Mapping[str, Json]] = {}
+    adapters: dict[str, tuple[Adapter, ...]] = {}
     for manifest in manifests:
+        if found := adapters_of(manifest.document):
+            adapters[manifest.name] = found
         if manifest_overrides := _overrides(manifest):
             overrides[manifest.name] = manifest_overrides
         if manifest.api_version.startswith("serving.knative.dev/") and manifest.kind == "Service":
@@ -55,7 +59,7 @@ def _current(manifests: Iterable[Manifest]) -> Current:
             if revision:
                 revisions[manifest.name] = (revision,)
                 templates[revision] = template
-    return Current(revisions, traffic, overrides, templates)
+    return Current(revisions, traffic, overrides, templates, adapters)
 
 
 def _overrides(manifest: Manifest) -> Mapping[str, Json]:

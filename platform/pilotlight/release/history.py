@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pilotlight.errors import NotFound, PlatformError
-from pilotlight.k8s.names import ACCESS_ANNOTATIONS, ACCESS_KEY, ANNOTATION_SIDES, ENTRY_ROLES, LABEL_REVISION
+from pilotlight.k8s.names import (
+    ACCESS_ANNOTATIONS,
+    ACCESS_KEY,
+    ANNOTATION_CANARY_PERCENT,
+    ANNOTATION_SIDES,
+    ENTRY_ROLES,
+    LABEL_REVISION,
+)
 from pilotlight.release import apply
 
 if TYPE_CHECKING:
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Event, Json, Key, Release, Target
 
 PERCENT_FIELD = "canaryTrafficPercent"
+LLM_KIND = "LLMInferenceService"
 FULL_TRAFFIC = (None, 100)  # canary shares of a release with all traffic
 
 
@@ -159,6 +167,11 @@ def _service_with_percent(service: "Service", percent: int | None, judged: bool 
         name: replace(each, canary_traffic_percent=percent) if name == role else each
         for name, each in service.components.items()
     }
+    if service.document.get("kind") == LLM_KIND:  # engine and router are no fields of its document
+        removed = (ANNOTATION_SIDES, ANNOTATION_CANARY_PERCENT)
+        added = {} if percent is None else {ANNOTATION_CANARY_PERCENT: str(percent)}
+        written = {**added, **({ANNOTATION_SIDES: "both"} if judged else {})}
+        return _with_annotations(replace(service, components=components), removed, written)
     spec = dict(service.document.get("spec") or {})
     component = role if role in spec else "predictor"
     share = {} if percent is None else {PERCENT_FIELD: percent}

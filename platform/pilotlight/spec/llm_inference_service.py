@@ -8,10 +8,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.contract import is_predictor_image
-from pilotlight.k8s.names import LABEL_VISIBILITY
+from pilotlight.k8s.names import ANNOTATION_CANARY_PERCENT, LABEL_VISIBILITY
 from pilotlight.spec.component_fields import (
     DocumentContext,
     alias,
@@ -136,6 +137,10 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         context.warn("PL114", f"spec.router.scheduler.{field}", f"has no effect: {reason}")
     if "prefill" in spec or "scheduler" in router:
         components["router"] = _router(router.get("scheduler", {}), "prefill" in spec)
+    percent = annotations_of(metadata).get(ANNOTATION_CANARY_PERCENT, "")
+    entry: Role = "router" if "router" in components else "engine"
+    if percent.isdecimal():
+        components[entry] = replace(components[entry], canary_traffic_percent=int(percent))
     ours = is_predictor_image(str((components["engine"].runner or {}).get("image", "")))
     runtime = _OURS if ours else _DISAGGREGATED if "prefill" in spec else _VLLM
     return service(

@@ -106,6 +106,7 @@ class ServiceStatus(Struct, frozen=True):
     verified: bool = True  # false: a model that gets requests has not answered a warm-up or a request yet
     rolled_back: str = ""  # why the release before this one was taken back automatically
     target: str = "local"  # name of the target that it runs on
+    adapters: tuple[RevisionStatus, ...] = ()  # adapters in running engines, under the engine's names
 
 
 class Event(Struct, frozen=True):
@@ -259,7 +260,7 @@ def service_argument(key: Key) -> str:
 
 def find_revision(status: ServiceStatus, revision: str) -> RevisionStatus | None:
     """Return the status of a revision, also under the name (`NAME-…`) that a target derives for manual overrides."""
-    exact = [each for each in status.revisions if each.name == revision]
+    exact = [each for each in (*status.revisions, *status.adapters) if each.name == revision]
     derived = [each for each in status.revisions if each.name.startswith(f"{revision}-")]
     return next(iter([*exact, *derived]), None)
 

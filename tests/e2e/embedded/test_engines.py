@@ -11,7 +11,10 @@ import pytest
 from tests.embedded import Platform
 from tests.engines.installed import install
 
+from pilotlight.canaries import stored_history
+from pilotlight.canaries.start_request import CanaryRequest, start
 from pilotlight.errors import PlatformError
+from pilotlight.spec.canary_policy import CanaryPolicy, Check
 
 SIX_GPUS = """
 class NVMLError(Exception):
@@ -266,3 +269,37 @@ def test_a_deploy_of_other_adapters_does_not_restart_the_engine(
     assert len(starts(platform, name)) == 1
     platform.deploy(with_adapters(name, model, law=adapter(tmp_path / "high", rank=200)))
     platform.wait(lambda: len(starts(platform, name)) == 2, "an engine for the higher rank")
+
+
+POLICY = CanaryPolicy(
+    steps=(50, 100), bake_s=1.0, interval_s=0.5, checks=(Check("error_rate", maximum=0.2),), min_requests=5,
+    failure_limit=1, keep_stable_s=0.0,
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("folder", "phase"), [("better", "Promoted"), ("broken", "RolledBack")])
+def test_a_canary_of_an_adapter_is_judged_on_the_same_replica(
+    platform: Platform, model: Path, tmp_path: Path, name: str, folder: str, phase: str
+) -> None:
+    law = f"law-of-{name}"
+    platform.deploy(with_adapters(name, model, **{law: adapter(tmp_path / "first")}))
+    platform.wait_phase("Ready", name=name)
+    (stable,) = [each.name for each in platform.status(name).adapters]
+    request = platform.release_request(with_adapters(name, model, **{law: adapter(tmp_path / folder)}))
+    start(CanaryRequest(request, POLICY), platform.target, lambda _: None, print)
+    answered: list[tuple[int, str]] = []
+
+    def ended() -> bool:
+        reply = platform.ask("/v1/chat/completions", {"model": law, "messages": MESSAGES})
+        answered.append((reply.status, str(reply.json().get("model"))))
+        canary = stored_history.decode_history(platform.target.canary(("default", name))).current
+        return canary is not None and bool(canary.ended_at) and canary.phase == phase
+
+    platform.wait(ended, f"the canary to be {phase}")
+    served = {model for status, model in answered if status == 200}
+    assert stable in served
+    assert len(served) == (2 if phase == "Promoted" else 1)
+    platform.wait(lambda: len(platform.status(name).adapters) == 1, "one adapter")
+    assert (platform.status(name).adapters[0].name == stable) == (phase == "RolledBack")
+    assert len(starts(platform, name)) == 1

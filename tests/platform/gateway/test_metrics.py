@@ -21,6 +21,8 @@ NAMES = {
     "pilotlight_gateway_cold_starts": "counter",
     "pilotlight_gateway_requests_lost": "counter",
     "pilotlight_gateway_requests_refused": "counter",
+    "pilotlight_adapter_request_duration_seconds": "histogram",
+    "pilotlight_adapter_errors": "counter",
 }
 
 
@@ -29,8 +31,8 @@ def samples(page: str) -> dict[tuple[str, str], float]:
     found = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
-            labels = sample.labels
-            label = labels.get("le") or labels.get("reason") or labels.get("revision") or labels["result"]
+            names = ("le", "reason", "adapter", "revision", "result")
+            label = next(sample.labels[name] for name in names if name in sample.labels)
             found[sample.name, label] = sample.value
     return found
 
@@ -79,6 +81,18 @@ def test_counts_add_up_over_reports_and_levels_are_the_last() -> None:
     assert found["pilotlight_gateway_errors_total", "iris-1"] == 4
     assert found["pilotlight_gateway_cold_starts_total", "iris-1"] == 2
     assert found["pilotlight_gateway_requests_lost_total", "iris-1"] == 4
+
+
+def test_adapters_have_counts_of_their_own_until_they_leave_the_table() -> None:
+    metrics = Metrics()
+    (report,) = told("law-1f3a9c07").backends
+    metrics.add(Report(1.0, adapters=(report,)))
+    found = samples(page(metrics))
+    assert found["pilotlight_adapter_errors_total", "law-1f3a9c07"] == 2
+    assert found["pilotlight_adapter_request_duration_seconds_count", "law-1f3a9c07"] == 3
+    assert not any(name.startswith("pilotlight_gateway") for name, _ in found)
+    metrics.prune(Table(1, (Route("default", "iris"),)))
+    assert samples(page(metrics)) == {}
 
 
 def test_levels_fall_to_zero_when_a_report_is_empty() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pilotlight.k8s.adapters import decode
-from pilotlight.plan.types import Capabilities, Workload
+from pilotlight.plan.types import Capabilities, Current, Workload
 from pilotlight.release.plan_and_render import Sources, plan_all
 from pilotlight.spec.problems import InvalidDocument
 
@@ -144,6 +144,37 @@ def test_an_adapter_that_does_not_fit_its_base_is_refused(
     (problem,) = (each for each in refused.value.problems if each.severity == "error")
     assert told in problem.message
     assert problem.path == "spec.model.lora.adapters[0].uri"
+
+
+@pytest.mark.parametrize(("changes", "flags", "model", "fields"), [
+    ([("vllm-text-generation", "sglang-text-generation")],
+     ["--enable-lora", "--max-loras-per-batch=4", "--max-lora-rank=16", "--lora-paths", "law=/mnt/adapters/law"],
+     "chat:law", ""),
+    ([("tuned/law", "tuned/law.gguf"), ("{minReplicas: 1}", "{minReplicas: 1, runner: {command: [llama-server]}}")],
+     ["--lora-init-without-apply", "--lora", "/mnt/adapters/law/law.gguf"],
+     "chat", '"lora":[{"id":0,"scale":1.0}]'),
+])  # fmt: skip
+def test_each_engine_has_its_own_flags_and_selects_an_adapter_in_its_own_way(
+    changes: list[tuple[str, str]], flags: list[str], model: str, fields: str, tmp_path: Path
+) -> None:
+    made = planned(tmp_path, *changes)
+    assert main(made)["args"][-len(flags) :] == flags
+    (found,) = decode(made.annotations)
+    assert (found.name, found.model, found.fields) == ("law", model, fields)
+
+
+def test_a_canary_of_an_adapter_splits_its_name_between_the_new_and_the_old_one(tmp_path: Path) -> None:
+    before = llm_service(tmp_path, "pilotlight/predictor:0.1.0", "local")
+    text = (tmp_path / "service.yaml").read_text().replace("tuned/law", "tuned/law-2")
+    share = "annotations: {pilotlight.dev/canary-traffic-percent: '20'}"
+    (tmp_path / "service.yaml").write_text(text.replace("metadata: {name: chat}", f"metadata: {{name: chat, {share}}}"))
+    old = decode(before.annotations)
+    current = Current({before.name: (before.revision,)}, adapters={before.name: old})
+    sources = Sources([str(tmp_path / "service.yaml")])
+    (made,) = plan_all(sources, Capabilities(target="local"), {("default", "chat"): current}).plans
+    assert made.workloads[0].revision == before.revision
+    new, kept = decode(made.workloads[0].annotations)
+    assert ((new.name, new.percent), (kept.model, kept.percent)) == (("law", 20), (old[0].model, 80))
 
 
 def test_an_adapter_on_a_claim_is_mounted(tmp_path: Path) -> None:

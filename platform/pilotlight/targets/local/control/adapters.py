@@ -11,7 +11,9 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
+
+from msgspec import structs
 
 from pilotlight.catalogue.engine_programs import PREDICTOR_ADAPTERS, AdapterSupport, adapter_support
 from pilotlight.contract import is_predictor_image
@@ -21,15 +23,18 @@ from pilotlight.k8s.adapters import Adapter, engine_name
 from pilotlight.k8s.model_pins import ModelPin, is_local, local_path
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
+from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.store.store import EventRecorder
 from pilotlight.targets.local.supervisor.replica_record import Replica
+from pilotlight.targets.target import ModelState, RevisionStatus
 from pilotlight.wire.http_client import LoopbackResponse, request
 
 CALL_TIMEOUT_S: Final = 300.0  # an adapter of 1 GB from a slow disk
 RETRY_S: Final = 5.0
+MODEL_ROLES: Final = ("engine", "decoder", "predictor")
 SHOWN: Final = 300  # characters of an engine's error
+Kind = Literal["Normal", "Warning"]
 log = logging.getLogger("pilotlight.adapters")
 
 
@@ -41,7 +46,7 @@ class AdapterLoader:
     ) -> None:
         self._home, self._events, self._changed, self._drain_s = home, events, changed, drain_s
         self._loaded: dict[str, dict[str, Adapter]] = {}  # by replica and name of the engine
-        self._refused: dict[str, set[str]] = {}  # that the engine of a replica does not load
+        self._refused: dict[str, dict[str, str]] = {}  # likewise: why the engine does not load it
         self._complete: set[str] = set()  # replicas that have had all adapters once
         self._unused_since: dict[tuple[str, str], float] = {}  # by replica and name of the engine
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -51,8 +56,8 @@ class AdapterLoader:
         wanted = {each.model: each for each in run.spec.adapters if each.dynamic}
         for replica in replicas:
             revision, loaded = run.revisions.get(replica.revision), self._loaded.get(replica.id, {})
-            settled = loaded.keys() | self._refused.get(replica.id, set())
-            support = _support(revision.spec.container) if revision is not None else None
+            settled = loaded.keys() | self._refused.get(replica.id, {}).keys()
+            support = _support(revision.spec) if revision is not None else None
             if replica.state != "ready" or replica.id in self._tasks:
                 continue
             if support is None or not wanted.keys() - settled:
@@ -88,11 +93,18 @@ class AdapterLoader:
             routed[name] = tuple(RouteAdapter(each.name, each.model, each.fields, each.percent) for each in wanted)
         return tuple(each for adapters in routed.values() for each in adapters)
 
-    def ready(self, adapter: Adapter, replicas: Iterable[Replica]) -> bool:
-        return self._is_on_all(adapter, [each.id for each in replicas if each.state == "ready"])
-
-    def refused(self, adapter: Adapter) -> bool:
-        return any(adapter.model in models for models in self._refused.values())
+    def status(self, run: ServiceRun, replicas: Iterable[Replica]) -> tuple[RevisionStatus, ...]:
+        """Return the state of each adapter, as of a revision: canaries compare adapters as they do revisions."""
+        ready = [each.id for each in replicas if each.state == "ready"]
+        workload = run.spec.workloads[0]
+        rows: list[RevisionStatus] = []
+        for each in (each for each in run.spec.adapters if each.dynamic):
+            reasons = [reason for name in ready if (reason := self._refused.get(name, {}).get(each.model))]
+            number = sum(each.model in self._loaded.get(name, {}) for name in ready)
+            state: ModelState = "FailedToLoad" if reasons else "Loaded" if number == len(ready) else "Loading"
+            row = RevisionStatus(each.model, workload.name, workload.role, each.percent, (each.name,), number)
+            rows.append(structs.replace(row, model_state=state if ready else "Standby", reason="; ".join(reasons[:1])))
+        return tuple(rows)
 
     def _is_on_all(self, adapter: Adapter, replicas: Iterable[str]) -> bool:
         return not adapter.dynamic or all(adapter.model in self._loaded.get(each, {}) for each in replicas)
@@ -107,8 +119,8 @@ class AdapterLoader:
     async def _synchronize(self, run: ServiceRun, replica: Replica, support: AdapterSupport) -> None:
         wanted = {each.model: each for each in run.spec.adapters if each.dynamic}
         loaded = self._loaded.setdefault(replica.id, {})
-        refused = self._refused.setdefault(replica.id, set())
-        refused &= wanted.keys()
+        refused = {model: why for model, why in self._refused.get(replica.id, {}).items() if model in wanted}
+        self._refused[replica.id] = refused
         for model, adapter in wanted.items():
             if model not in loaded and model not in refused:
                 await self._load(run, replica, support, adapter)
@@ -144,7 +156,7 @@ class AdapterLoader:
                 return
             problem = f"POST {support.load} returned {response.status}: {text[:SHOWN]}" if response.status else ""
         if problem:
-            self._refused[replica.id].add(adapter.model)
+            self._refused[replica.id][adapter.model] = problem
             message = f"{adapter.name} was not loaded from {adapter.uri}: {problem}; fix it and deploy again"
             self._record(run, replica, "AdapterFailed", message, "Warning")
         else:
@@ -175,7 +187,7 @@ class AdapterLoader:
             raise PlatformError(stderr.decode(errors="replace").strip()[-SHOWN:])
         return str(folder)
 
-    def _record(self, run: ServiceRun, replica: Replica, reason: str, message: str, kind: str = "Normal") -> None:
+    def _record(self, run: ServiceRun, replica: Replica, reason: str, message: str, kind: Kind = "Normal") -> None:
         self._events.record(run.key, f"Replica/{replica.id}", reason, message, kind)
 
 
@@ -183,10 +195,13 @@ def _engine_name(adapter: Adapter) -> str:
     return engine_name(adapter.name, adapter.uri, adapter.digest)
 
 
-def _support(container: ContainerSpec) -> AdapterSupport | None:
-    """Return the API of a replica's engine; None: it has none, as routers."""
+def _support(revision: RevisionSpec) -> AdapterSupport | None:
+    """Return the API of a revision's engine; None: it has none, as routers and transformers."""
+    container = revision.container
+    if revision.role not in MODEL_ROLES:
+        return None
     if is_predictor_image(container.image):
-        return None if "pilotlight.gateway" in container.command else PREDICTOR_ADAPTERS
+        return PREDICTOR_ADAPTERS
     named = {"image": container.image, "command": container.command, "args": container.args}
     support = adapter_support(named)
     return support if support is not None and support.load else None

@@ -10,6 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -18,12 +20,15 @@ from pilotlight.contract import (
     LABEL_NAMESPACE,
     LABEL_REVISION,
     LABEL_SERVICE,
+    LATENCY_BUCKETS,
     METRIC_FIRST_TOKEN,
     METRIC_GATEWAY_LOST,
+    METRIC_IN_FLIGHT,
+    METRIC_REQUEST_DURATION,
     METRIC_TOKENS_WAITING,
 )
 from pilotlight.errors import UsageError
-from pilotlight.gateway.control_link import Report
+from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.prometheus.client import QueryFailed, installed, query_number, query_prometheus
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
@@ -49,6 +54,14 @@ class CpuSample(NamedTuple):
     cpu_seconds: float
 
 
+@dataclass(slots=True)
+class AdapterCounts:
+    buckets: list[int]
+    requests: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+
+
 class MetricsSource:
     """`values` returns the last measurements at once; `refresh` updates them in a background task."""
 
@@ -64,6 +77,7 @@ class MetricsSource:
         self._lost: dict[tuple[str, str, str], int] = {}  # by namespace, service, revision; since this process started
         self._first_tokens: dict[Key, list[int]] = {}  # counts by FIRST_TOKEN_BUCKETS, since this process started
         self._tokens_waiting: dict[Key, int] = {}
+        self._adapters: dict[tuple[str, str, str], AdapterCounts] = {}  # likewise, by the engine's name
         self.canary_services: set[Key] = set()  # scraped regardless of their scaling
 
     def values(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
@@ -119,6 +133,28 @@ class MetricsSource:
             counts = self._first_tokens.setdefault((each.namespace, each.name), [0] * (len(FIRST_TOKEN_BUCKETS) + 1))
             for index, responses in enumerate(each.first_token):
                 counts[index] += responses
+
+    def count_adapter(self, report: BackendReport) -> None:
+        """Count requests to an adapter as the gateway reports them: engines do not tell adapters apart."""
+        key = (report.namespace, report.name, report.revision)
+        counted = self._adapters.setdefault(key, AdapterCounts([0] * len(report.latencies)))
+        counted.requests += report.requests
+        counted.errors += report.errors
+        counted.seconds += report.latency_s
+        counted.buckets = [old + new for old, new in zip(counted.buckets, report.latencies, strict=True)]
+
+    def _record_adapters(self, now: float) -> None:
+        """Store the counts as a replica would have them, by which canaries judge adapters as they do revisions."""
+        for (namespace, service, model), counted in self._adapters.items():
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: model}
+            record = partial(self._evaluator.record, now=now)
+            edges = (*map(str, LATENCY_BUCKETS), "+Inf")
+            for edge, number in zip(edges, accumulate(counted.buckets), strict=True):
+                record(f"{METRIC_REQUEST_DURATION}_bucket", {**labels, "le": edge}, number)
+            for code, number in (("200", counted.requests - counted.errors), ("500", counted.errors)):
+                record(f"{METRIC_REQUEST_DURATION}_count", {**labels, "code": code}, number)
+            record(f"{METRIC_REQUEST_DURATION}_sum", labels, counted.seconds)
+            record(METRIC_IN_FLIGHT, labels, 0)
 
     def forget_lost(self, key: Key, revisions: Iterable[str]) -> None:
         for revision in revisions:
@@ -176,6 +212,7 @@ class MetricsSource:
             labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
             self._evaluator.record(METRIC_GATEWAY_LOST, labels, requests, self._scraped_at)
         self._record_tokens(self._scraped_at)
+        self._record_adapters(self._scraped_at)
         await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
 
     def _record_tokens(self, now: float) -> None:

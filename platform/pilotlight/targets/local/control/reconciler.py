@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from msgspec import structs
+
 from pilotlight.gateway.control_link import BackendReport, GatewayMessage, Hello, Report, Unreachable, Wake
 from pilotlight.gateway.routing_table import Replica as RoutedReplica
 from pilotlight.gateway.routing_table import Route
@@ -187,6 +189,8 @@ class Reconciler:
         https = self.settings.https.address if self.settings.https else ""
         view = control_status.ServiceView(run, living, self.clock(), self.base_url, confirmed, ports, https)
         status = control_status.with_transition_times(control_status.status_of(view), run.conditions, utc_now())
+        if run.spec.adapters:
+            status = structs.replace(status, adapters=self.adapters.status(run, living))
         run.conditions = {condition.type: condition for condition in status.conditions}
         return status
 
@@ -319,6 +323,8 @@ class Reconciler:
             if message.tokens:
                 self.store.token_usage.add(message.tokens, time.time())
             self.metrics.count_tokens(message)
+            for report in message.adapters:
+                self.metrics.count_adapter(report)
             self._autoscaler.resume()
             self.gpus.reconcile()
         elif isinstance(message, Unreachable) and (replica := self._find_replica(message.replica)) is not None:

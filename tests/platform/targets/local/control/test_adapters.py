@@ -1,0 +1,78 @@
+"""Adapters of running replicas, loaded into a stand-in of vLLM by the calls that real ones have."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+from tests.engines.vllm_engine import VllmEngine
+from tests.eventually import eventually_async
+from tests.platform.targets.local.runs import replica, revision, running, service, workload
+
+from pilotlight.k8s.adapters import Adapter, engine_name
+from pilotlight.targets.local.control.adapters import AdapterLoader
+from pilotlight.targets.local.control.service_state import ServiceRun
+from pilotlight.targets.local.home_directory import Home
+from pilotlight.targets.local.store.store import EventRecorder, Store
+
+
+def adapter(name: str, folder: Path, **config: object) -> Adapter:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return Adapter(name, engine_name(name, str(folder), ""), str(folder), dynamic=True)
+
+
+def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_have_the_new_one(tmp_path: Path) -> None:
+    first, second = adapter("law", tmp_path / "first"), adapter("law", tmp_path / "second")
+    bad = adapter("bad", tmp_path / "bad", modules_to_save=["lm_head"])
+    home = Home(tmp_path / "home")
+    home.create()
+    store = Store.open(home.database)
+
+    def deploy(run: ServiceRun, *adapters: Adapter) -> None:
+        run.spec = replace(run.spec, adapters=adapters)
+
+    async def case() -> None:
+        engines = [VllmEngine(name) for name in ("one", "two")]
+        for each in engines:
+            each.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+        async with engines[0].serving(), engines[1].serving():
+            run = running(service(workload(revision()), adapters=(first,)))
+            replicas = [structs.replace(replica(own=each.name), port=each.port) for each in engines]
+            known = replicas[:1]
+
+            def reconcile(run: ServiceRun) -> None:
+                loader.reconcile(run, known)
+
+            def names(*ids: str) -> list[str]:
+                return [each.model for each in loader.routed(run, ids)]
+
+            loader = AdapterLoader(home, EventRecorder(store), reconcile, drain_s=0.01)
+            assert not loader.has_adapters(run, replicas[0])
+            reconcile(run)
+            await eventually_async(lambda: loader.has_adapters(run, replicas[0]), "the first adapter")
+            assert engines[0].adapters == {first.model: first.uri}
+            assert names("one") == [first.model]
+            deploy(run, second, bad)
+            assert names("one") == [first.model]  # until the new one is there
+            assert loader.has_adapters(run, replicas[0])
+            reconcile(run)
+            await eventually_async(lambda: engines[0].adapters == {second.model: second.uri}, "the change")
+            assert names("one") == [second.model]
+            failed = {
+                each.name: each.reason for each in loader.status(run, known) if each.model_state == "FailedToLoad"
+            }
+            assert "modules_to_save is not supported" in failed[bad.model]
+            known.append(replicas[1])  # it starts later
+            assert names("one", "two") == []
+            reconcile(run)
+            await eventually_async(lambda: names("one", "two") == [second.model], "the other replica")
+            loader.close()
+
+    asyncio.run(case())
+    reasons = [each.reason for each in store.events(("default", "iris"), 0, 100)]
+    assert reasons.count("AdapterLoaded") == 3
+    assert "AdapterUnloaded" in reasons
+    assert "AdapterFailed" in reasons
+    store.close()

@@ -65,6 +65,9 @@ def _workload(context: PlanContext, entry: bool, least: int, log: DecisionLog, c
     object_annotations |= request_logs.object_annotations(context)
     if context.choice.adapters:
         object_annotations[ANNOTATION_ADAPTERS] = encode(_adapters(context, current, log))
+    for behind in context.behind:  # of a router: the gateway reads them where requests enter
+        if ANNOTATION_ADAPTERS in behind.annotations:
+            object_annotations[ANNOTATION_ADAPTERS] = behind.annotations[ANNOTATION_ADAPTERS]
     return Workload(
         role=component.role, name=context.name, revision=revision, mode=context.mode,
         template=_with_revision(context, template, revision), scaling=scaling,

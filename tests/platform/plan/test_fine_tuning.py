@@ -99,6 +99,15 @@ def test_adapters_of_kserve_are_passed_to_the_predictor_too(tmp_path: Path) -> N
     assert made.template["spec"]["initContainers"][0]["command"][-2:] == ["s3://tuned/law", "/mnt/adapters/law"]
 
 
+def test_a_router_has_the_adapters_of_the_engines_behind_it(tmp_path: Path) -> None:
+    text = LLM_SERVICE.replace("replicas: 1", "replicas: 1\n  router: {scheduler: {}}").replace("IMAGE", "vllm:1")
+    (tmp_path / "service.yaml").write_text(text.replace("BASE", "s3://base").replace("ADAPTER", "s3://tuned/law"))
+    (made,) = plan_all(Sources([str(tmp_path / "service.yaml")]), Capabilities(target="kubernetes")).plans
+    assert {each.role: [adapter.name for adapter in decode(each.annotations)] for each in made.workloads} == {
+        "engine": ["law"], "router": ["law"],
+    }  # fmt: skip
+
+
 def test_other_adapters_of_a_dynamic_engine_on_this_machine_are_the_same_revision(tmp_path: Path) -> None:
     before = llm_service(tmp_path, "pilotlight/predictor:0.1.0", "local")
     after = llm_service(tmp_path, "pilotlight/predictor:0.1.0", "local", adapter="s3://tuned/law-2")

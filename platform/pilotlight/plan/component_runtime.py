@@ -38,7 +38,7 @@ from pilotlight.plan.component_context import RuntimeChoice, written_containers
 from pilotlight.plan.deployment_mode import wants_ray
 from pilotlight.plan.support.image_variants import select_variant, variants_for
 from pilotlight.plan.types import PUBLISHED_IMAGE, Capabilities, DecisionLog, field_path
-from pilotlight.spec.service import Catalogue, Component, NodeGroup, Runtime, Service
+from pilotlight.spec.service import BaseModel, Catalogue, Component, NodeGroup, Runtime, Service
 
 Json = Any
 SERVES_MODEL = ("engine", "decoder", "predictor")
@@ -123,7 +123,8 @@ def merged_choice(
     if has_workers and not wants_ray(service, component):
         merged, worker = _with_ranks(merged, worker, component, log)
     parts = [_with_implied_env(part, service, component, runtime) for part in (merged, worker)]
-    model, adapters = None, ()
+    model: BaseModel | None = None
+    adapters: tuple[PlannedAdapter, ...] = ()
     if component.role in SERVES_MODEL:
         model, adapters = decide_adapters(service, selection.model, catalogue, log)
     own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)

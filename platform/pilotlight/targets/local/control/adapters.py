@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal
 
 from msgspec import structs
@@ -65,7 +66,7 @@ class AdapterLoader:
             if support is not None and (wanted.keys() - settled or self._unused(replica.id, wanted)):
                 task = asyncio.get_running_loop().create_task(self._synchronize(run, replica, support))
                 self._tasks[replica.id] = task
-                task.add_done_callback(lambda _, replica=replica: self._done(run, replica))
+                task.add_done_callback(partial(self._done, run, replica))
 
     def forget(self, replica: str) -> None:
         self._loaded.pop(replica, None)
@@ -109,8 +110,8 @@ class AdapterLoader:
     def _is_on_all(self, adapter: Adapter, replicas: Iterable[str]) -> bool:
         return not adapter.dynamic or all(adapter.model in self._loaded.get(each, {}) for each in replicas)
 
-    def _done(self, run: ServiceRun, replica: Replica) -> None:
-        task = self._tasks.pop(replica.id)
+    def _done(self, run: ServiceRun, replica: Replica, task: asyncio.Task[None]) -> None:
+        del self._tasks[replica.id]
         if not task.cancelled():
             if error := task.exception():
                 log.error("adapters of %s: %r", replica.id, error)

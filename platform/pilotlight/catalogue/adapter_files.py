@@ -1,4 +1,4 @@
-"""Configs and tensor shapes of local adapters and their base models, read for the checks of plan/adapters.py."""
+"""Configs and tensor shapes of local adapters and their base models, for the checks of plan/support/adapters.py."""
 
 import json
 import os

@@ -12,8 +12,8 @@ from pilotlight.catalogue.engine_programs import AdapterSupport, container_engin
 from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import document_annotations
-from pilotlight.plan.adapters import PlannedAdapter
 from pilotlight.plan.deployment_mode import wants_ray
+from pilotlight.plan.support.adapters import PlannedAdapter
 from pilotlight.plan.types import Capabilities, Mode, Workload, field_path
 from pilotlight.spec.service import BaseModel, Component, Runtime, Service
 from pilotlight.wire.model_formats import find_format

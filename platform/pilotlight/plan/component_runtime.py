@@ -32,10 +32,10 @@ from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
 from pilotlight.k8s.names import ANNOTATION_IMAGE_VARIANT as IMAGE_VARIANT
-from pilotlight.plan.adapters import PlannedAdapter, check_engine, decide_adapters, located, with_adapters
 from pilotlight.plan.capacity import memory_fit
 from pilotlight.plan.component_context import RuntimeChoice, written_containers
 from pilotlight.plan.deployment_mode import wants_ray
+from pilotlight.plan.support.adapters import PlannedAdapter, check_engine, decide_adapters, located, with_adapters
 from pilotlight.plan.support.image_variants import select_variant, variants_for
 from pilotlight.plan.types import PUBLISHED_IMAGE, Capabilities, DecisionLog, field_path
 from pilotlight.spec.service import BaseModel, Catalogue, Component, NodeGroup, Runtime, Service

@@ -17,7 +17,7 @@ from pilotlight.gateway.control_link import BackendReport, Wake
 from pilotlight.gateway.proxy.prefix_index import PrefixIndex, Prompt
 from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.proxy.upstream import LiveReplica
-from pilotlight.gateway.routing_table import Backend, Replica, RouteKey
+from pilotlight.gateway.routing_table import Backend, Replica, RouteAdapter, RouteKey
 
 MAX_BUFFERED_BYTES: Final = 1 << 30
 SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
@@ -193,10 +193,12 @@ class LiveBackend:
             self._reject_too_late(self._clock())
             self._wake_if_unreachable(self._clock())
 
-    def count_adapter(self, model: str, now: float, status: int, sent_at: float) -> None:
-        counts = self.adapters.setdefault(model, Counts(now))
-        counts.enter(now)
-        counts.responded(now, status, sent_at)
+    def responded(self, adapter: RouteAdapter | None, now: float, status: int, sent_at: float) -> None:
+        self.counts.responded(now, status, sent_at)
+        if adapter is not None:
+            counts = self.adapters.setdefault(adapter.model, Counts(now))
+            counts.enter(now)
+            counts.responded(now, status, sent_at)
 
     def remove(self) -> list[PendingRequest]:
         """Retire all replicas of a revision that left the table; return the requests it held."""

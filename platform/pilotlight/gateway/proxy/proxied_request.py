@@ -387,8 +387,6 @@ class ProxiedRequest:
         if not self.body_complete and (status == 408 or not self.response_started):
             backend.counts.leave(now)  # its client has not sent all of it
         else:
-            backend.counts.responded(now, status, self.sent_at or now)
-            if self.prepared.adapter is not None:
-                backend.count_adapter(self.prepared.adapter.model, now, status, self.sent_at or now)
+            backend.responded(self.prepared.adapter, now, status, self.sent_at or now)
         if replica is not None:
             backend.release(replica)

@@ -54,6 +54,7 @@ ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"  # path or URI of the
 ENV_MODEL_PARAMETER: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PARAMETER"  # NAME=VALUE, as in config.pbtxt
 ENV_TRUST_PICKLE: Final = f"{ENV_SETTINGS_PREFIX}TRUST_PICKLE"  # FILE=SHA256 of pickles that may be loaded
 ENV_MODEL_PINS: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PINS"  # JSON: the content of a URI that may be loaded
+ENV_DYNAMIC_ADAPTERS: Final = "PILOTLIGHT_DYNAMIC_ADAPTERS"  # set: the control process loads adapters
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 ENV_ACCESS_FILE: Final = f"{ENV_SETTINGS_PREFIX}ACCESS_FILE"  # access rules of the service, mounted from a Secret
 ENV_TRUSTED_PROXIES: Final = f"{ENV_SETTINGS_PREFIX}TRUSTED_PROXIES"  # networks whose X-Forwarded-For is believed

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, yaml
 
-from pilotlight.contract import is_predictor_image
+from pilotlight.contract import ENV_DYNAMIC_ADAPTERS, is_predictor_image
 from pilotlight.spec.service import Runtime
 
 ENV_ENGINE_PATH: Final = "PILOTLIGHT_ENGINE_PATH"
@@ -60,8 +60,9 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 PREDICTOR_ADAPTERS: Final = AdapterSupport(
-    "--adapter", repeated=True, load="/v1/load_lora_adapter", unload="/v1/unload_lora_adapter"
-)
+    "--adapter", repeated=True, load="/v1/load_lora_adapter", unload="/v1/unload_lora_adapter",
+    env={ENV_DYNAMIC_ADAPTERS: "on"},
+)  # fmt: skip
 
 
 class EngineCommand(NamedTuple):

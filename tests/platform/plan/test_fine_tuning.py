@@ -112,6 +112,7 @@ def test_other_adapters_of_a_dynamic_engine_on_this_machine_are_the_same_revisio
     before = llm_service(tmp_path, "pilotlight/predictor:0.1.0", "local")
     after = llm_service(tmp_path, "pilotlight/predictor:0.1.0", "local", adapter="s3://tuned/law-2")
     assert before.revision == after.revision
+    assert {"name": "PILOTLIGHT_DYNAMIC_ADAPTERS", "value": "on"} in main(before)["env"]
     (old,), (new,) = decode(before.annotations), decode(after.annotations)
     assert old.dynamic
     assert (old.name, new.name) == ("law", "law")

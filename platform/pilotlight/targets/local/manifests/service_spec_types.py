@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pilotlight.contract import ENV_MICROSERVICE, ENV_PARK_MEMORY, is_predictor_image
+from pilotlight.contract import ENV_DYNAMIC_ADAPTERS, ENV_MICROSERVICE, ENV_PARK_MEMORY, is_predictor_image
 from pilotlight.k8s.adapters import Adapter
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.targets.local.scaling.types import Scaling
@@ -88,6 +88,11 @@ class ContainerSpec:
     def own_health(self) -> bool:
         """Whether it has the health endpoints of our servers, and a failed model ends it; not of a microservice."""
         return is_predictor_image(self.image) and self.env.get(ENV_MICROSERVICE, "").lower() not in ("1", "true")
+
+    @property
+    def is_controlled(self) -> bool:
+        """Whether the control process calls its admin API: to park it, or to load adapters."""
+        return self.parks or (not self.isolation and ENV_DYNAMIC_ADAPTERS in self.env)
 
     @property
     def parks(self) -> bool:

@@ -13,8 +13,7 @@ from pilotlight.catalogue.runtime_merge import group_size
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import document_annotations
 from pilotlight.plan.deployment_mode import wants_ray
-from pilotlight.plan.support.adapters import PlannedAdapter
-from pilotlight.plan.types import Capabilities, Mode, Workload, field_path
+from pilotlight.plan.types import Capabilities, Mode, PlannedAdapter, Workload, field_path
 from pilotlight.spec.service import BaseModel, Component, Runtime, Service
 from pilotlight.wire.model_formats import find_format
 

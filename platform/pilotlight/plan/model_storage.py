@@ -18,8 +18,7 @@ from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import REMOTE_SCHEMES, is_local, local_path
 from pilotlight.plan import document_annotations, model_pins
 from pilotlight.plan.component_context import PlanContext, written_containers
-from pilotlight.plan.support.adapters import ADAPTERS_DIR
-from pilotlight.plan.types import DecisionLog
+from pilotlight.plan.types import ADAPTERS_DIR, DecisionLog
 from pilotlight.spec.service import BaseModel
 from pilotlight.wire.environments.requirements import CODE, FILE, LOCK
 from pilotlight.wire.model_formats import find_format

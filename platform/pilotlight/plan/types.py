@@ -12,6 +12,7 @@ from pilotlight.spec.problems import Problem, Problems
 from pilotlight.spec.service import Component, Role, Service
 
 Json = Any
+ADAPTERS_DIR: Final = "/mnt/adapters"
 PUBLISHED_IMAGE: Final = "pilotlight/predictor:0.1.0"  # as built-in runtimes name it: that of variant `cpu`
 KNATIVE_HOST_TEMPLATE: Final = "{name}.{namespace}.{domain}"  # of the Route that has the service's name
 Mode = Literal["serverless", "raw", "multi-node", "stateful", "virtual"]
@@ -74,6 +75,17 @@ class Traffic:
     percent: int
     tag: str = ""
     latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAdapter:
+    """An adapter that an engine serves beside its base model."""
+
+    name: str
+    uri: str
+    named_at: str  # path in the document
+    rank: int = 0  # 0: unknown
+    path: str = ""  # where the engine reads it
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,32 +5,20 @@ that a deploy of other adapters is no new revision (targets/local/control/adapte
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.catalogue.adapter_files import ADAPTER_CONFIG
 from pilotlight.catalogue.engine_programs import AdapterSupport, adapter_support
 from pilotlight.k8s.model_pins import is_local, local_path
-from pilotlight.plan.types import DecisionLog
+from pilotlight.plan.types import ADAPTERS_DIR, DecisionLog, PlannedAdapter
 from pilotlight.spec.service import AdapterReference, BaseModel, Catalogue, ModelFolder, Service
 
 Json = Any
-ADAPTERS_DIR: Final = "/mnt/adapters"
 MIN_RANK, UNKNOWN_RANK = 16, 64
 MIN_BATCHED, MAX_BATCHED = 4, 16  # adapters in one batch, for which an engine reserves memory
 # Modules whose input is the hidden state, of most architectures.
 _HIDDEN_INPUT: Final = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedAdapter:
-    """An adapter that an engine serves beside its base model."""
-
-    name: str
-    uri: str
-    named_at: str  # path in the document
-    rank: int = 0  # 0: unknown
-    path: str = ""  # where the engine reads it
 
 
 def decide_adapters(

@@ -94,8 +94,9 @@ class TokenMeter:
     def count(self, request: ObservedRequest, route: Route, reader: UsageReader) -> None:
         """Count the tokens of a response that has ended."""
         usage, key = reader.usage, (route.namespace, route.name)
-        name = request.fields.model if request.fields is not None else ""
-        model = (*key, name if name in route.models else route.models[0])
+        adapter = request.prepared.adapter
+        name = adapter.name if adapter is not None else request.fields.model if request.fields is not None else ""
+        model = (*key, name if adapter is not None or name in route.models else route.models[0])
         first_token_s = reader.first_at - request.arrived_at if reader.first_at else None
         if self.reports:
             self._unreported.setdefault((model, request.caller), CallerCounts()).add(usage, first_token_s)

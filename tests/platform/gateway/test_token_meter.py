@@ -22,7 +22,7 @@ from tests.serving import Answer, RunningServer
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.control_link import Hello, Report, Spent
 from pilotlight.gateway.metrics_and_reports import Metrics
-from pilotlight.gateway.routing_table import Backend, Replica
+from pilotlight.gateway.routing_table import Backend, Replica, RouteAdapter
 from pilotlight.gateway.token_quotas import DAY
 from pilotlight.wire.service_access import Access, TokenQuota
 
@@ -99,6 +99,19 @@ def test_openai_s_client_gets_what_it_requested_and_its_tokens_are_counted() -> 
         assert (report.name, report.model, report.caller, report.requests) == ("llm", "llm", ADA, 3)
         assert (report.prompt, report.cached, report.completion, sum(report.first_token)) == (36, 24, 9, 2)
         assert metrics.tokens.take_report() == ()
+
+    play(case, AccessAdmission())
+
+
+def test_tokens_of_an_adapter_are_counted_under_its_name() -> None:
+    async def case(bed: Bed) -> None:
+        metrics = await metered(bed)
+        adapters = (RouteAdapter("law", "law-1f3a"),)
+        bed.publish(route("llm", backend("llm-1", await bed.origin(engine())), models=("llm",), adapters=adapters))
+        for path in (CHAT, f"/llm{CHAT}"):
+            assert (await bed.ask("POST", path, b'{"model": "law", "messages": []}')).status == 200
+        (report,) = metrics.tokens.take_report()
+        assert (report.model, report.requests, report.prompt) == ("law", 2, 24)
 
     play(case, AccessAdmission())
 

@@ -149,10 +149,10 @@ class MetricsSource:
             labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: model}
             record = partial(self._evaluator.record, now=now)
             edges = (*map(str, LATENCY_BUCKETS), "+Inf")
-            for edge, number in zip(edges, accumulate(counted.buckets), strict=True):
-                record(f"{METRIC_REQUEST_DURATION}_bucket", {**labels, "le": edge}, number)
-            for code, number in (("200", counted.requests - counted.errors), ("500", counted.errors)):
-                record(f"{METRIC_REQUEST_DURATION}_count", {**labels, "code": code}, number)
+            for edge, count in zip(edges, accumulate(counted.buckets), strict=True):
+                record(f"{METRIC_REQUEST_DURATION}_bucket", {**labels, "le": edge}, count)
+            for code, count in (("200", counted.requests - counted.errors), ("500", counted.errors)):
+                record(f"{METRIC_REQUEST_DURATION}_count", {**labels, "code": code}, count)
             record(f"{METRIC_REQUEST_DURATION}_sum", labels, counted.seconds)
             record(METRIC_IN_FLIGHT, labels, 0)
 

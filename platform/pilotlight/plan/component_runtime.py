@@ -35,9 +35,9 @@ from pilotlight.k8s.names import ANNOTATION_IMAGE_VARIANT as IMAGE_VARIANT
 from pilotlight.plan.capacity import memory_fit
 from pilotlight.plan.component_context import RuntimeChoice, written_containers
 from pilotlight.plan.deployment_mode import wants_ray
-from pilotlight.plan.support.adapters import PlannedAdapter, check_engine, decide_adapters, located, with_adapters
+from pilotlight.plan.support.adapters import check_engine, decide_adapters, located, with_adapters
 from pilotlight.plan.support.image_variants import select_variant, variants_for
-from pilotlight.plan.types import PUBLISHED_IMAGE, Capabilities, DecisionLog, field_path
+from pilotlight.plan.types import PUBLISHED_IMAGE, Capabilities, DecisionLog, PlannedAdapter, field_path
 from pilotlight.spec.service import BaseModel, Catalogue, Component, NodeGroup, Runtime, Service
 
 Json = Any

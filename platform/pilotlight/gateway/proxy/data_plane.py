@@ -186,7 +186,7 @@ class DataPlane:
         )
         self._draining = [backend for backend in self._draining if backend.counts.load]
         self._busy = bool(reports)
-        return Report(seconds, reports, tuple(report for report in adapters if report is not None))
+        return Report(seconds, reports, adapters=tuple(report for report in adapters if report is not None))
 
     def add_client(self, client: Downstream) -> None:
         self.clients.add(client)

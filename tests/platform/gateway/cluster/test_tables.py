@@ -20,7 +20,7 @@ from tests.platform.gateway.cluster.things import (
 from pilotlight.gateway.cluster import object_fields
 from pilotlight.gateway.cluster.cluster_routes import ClusterView, routes
 from pilotlight.gateway.cluster.kube_api import key_of
-from pilotlight.gateway.proxy.model_routes import ModelRoutes
+from pilotlight.gateway.proxy.model_routes import ModelMatch, ModelRoutes
 from pilotlight.gateway.routing_table import Replica, Route, RouteMatch, RouteMatcher, Table
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -60,7 +60,7 @@ def test_a_service_at_zero_holds_its_requests_for_as_long_as_a_start_may_take() 
 def test_a_model_has_the_names_of_its_workload() -> None:
     (found,) = made([IRIS], [deployment("iris", "iris-predictor", model_names="iris, gpt-4o")])
     assert found.models == ("iris", "gpt-4o")
-    assert ModelRoutes([found]).find("models/gpt-4o@canary") == (("models", "iris"), "canary", "iris")
+    assert ModelRoutes([found]).find("models/gpt-4o@canary") == ModelMatch(("models", "iris"), "canary", "iris")
 
 
 def test_a_serverless_service_is_reached_through_the_ingress_of_knative_which_wakes_it() -> None:

@@ -41,12 +41,7 @@ class StepGraphs:
         if self._failed:
             return None
         batch, end = self._batch, self._batch.end
-        if batch.storage is not self._storage:
-            self.graphs.clear()
-            self._storage = batch.storage
-        if self._lora.version != self._lora_version:
-            self.graphs = {key: graph for key, graph in self.graphs.items() if not key[2]}
-            self._lora_version = self._lora.version
+        self._drop_void_graphs()
         rows = 1 << (len(tokens) - 1).bit_length()
         columns = min(max(MIN_COLUMNS, 1 << end.bit_length()), batch.columns)
         spare = rows - len(tokens)
@@ -61,6 +56,17 @@ class StepGraphs:
         graph.inputs["step"].copy_(step)
         graph.replay()
         return graph.outputs["scores"][: len(tokens)]
+
+    def _drop_void_graphs(self) -> None:
+        """Drop graphs that write to former buffers or read former adapters; their pool ends with the last one."""
+        if self._batch.storage is not self._storage:
+            self.graphs.clear()
+            self._storage = self._batch.storage
+        if self._lora.version != self._lora_version:
+            self.graphs = {key: graph for key, graph in self.graphs.items() if not key[2]}
+            self._lora_version = self._lora.version
+        if not self.graphs:
+            self._pool = None  # torch refuses a capture into a pool without graphs
 
     def _capture(self, key: tuple[int, int, bool], step: "torch.Tensor") -> CapturedGraph | None:
         """Capture on a separate stream, with the inputs of this step: its warm-up writes what the step will."""

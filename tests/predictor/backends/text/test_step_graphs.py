@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -20,16 +21,34 @@ from pilotlight_predictor.backends.text.step_graphs import StepGraphs
 Capture = Callable[..., Any]
 
 
+class Pools:
+    """Memory pools as torch has them: a pool ends with its last graph, and takes no capture afterwards."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[object, WeakSet[Any]] = {}
+
+    def handle(self) -> tuple[int, int]:
+        return 0, len(self._graphs) + 1
+
+    def capture(self, plan: Any, inputs: Any, compute: Any, stream: object, pool: object) -> Any:
+        if pool in self._graphs and not self._graphs[pool]:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        graph = standing_in(plan, inputs, compute, stream, pool)
+        self._graphs.setdefault(pool, WeakSet()).add(graph.replay)
+        return graph
+
+
 @pytest.fixture
 def stepping(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[TextInstance, StepGraphs]]]:
     instance = text_instance(tiny, MAX_SEQUENCES="7")
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: NoStream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: NoStream())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: torch.inference_mode())
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    pools = Pools()
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", pools.handle)
     engine, model = instance.engine, instance._model
 
-    def with_graphs(columns: int, capture: Capture = standing_in) -> tuple[TextInstance, StepGraphs]:
+    def with_graphs(columns: int, capture: Capture = pools.capture) -> tuple[TextInstance, StepGraphs]:
         engine._batch = BatchKVCache(model.layers, (engine.slots, columns))
         engine._step_graphs = StepGraphs(model._module, model.lora, engine._batch, model.device, capture)
         return instance, engine._step_graphs

@@ -78,6 +78,7 @@ def play(platform: Platform, names: list[str], requests: int, clients: int) -> d
     def ask(name: str) -> tuple[str, int, float]:
         begin = time.monotonic()
         reply = platform.ask(f"/{name}/v2/models/{name}/infer", X, timeout=600)
+        print(f"{name} {reply.status} {time.monotonic() - begin:.2f} s", file=sys.stderr, flush=True)
         return name, reply.status, time.monotonic() - begin
 
     begin = time.monotonic()
@@ -115,9 +116,11 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             begin = time.monotonic()
             for name in names:
                 platform.deploy(document(name, model, need, not options.nothing_parks))
+                print(f"{name} is deployed after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
             for name in names:
                 platform.wait_phase("Ready", "Parked", "Standby", name=name, seconds=600)
             deployed_s = time.monotonic() - begin
+            print(f"{len(names)} models deployed in {deployed_s:.0f} s", file=sys.stderr, flush=True)
             result = play(platform, names, options.requests, options.clients)
             reasons = Counter(line.partition(":")[0] for line in platform.events())
             waited = [line for line in platform.events() if line.startswith(("Preempted", "Admitted"))]

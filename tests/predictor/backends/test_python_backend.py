@@ -71,9 +71,16 @@ class Second:
         )
 
 
-@pytest.mark.parametrize("value", ["make()", "{'x': 'FP32'}", "{'x': ('FLOAT', [1])}", "['x']"])
-def test_constants_that_cannot_be_read_are_told(source: Any, spec: Any, value: str) -> None:
-    with pytest.raises(LoadFailed, match=r"INPUTS in model\.py must be a literal such as"):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        *((value, " must be a literal such as") for value in ("make()", "{'x': 'FP32'}", "['x']")),
+        ("{'x': ('FLOAT', [1])}", ": FLOAT of 'x' is not a datatype; use one of BF16, BOOL, BYTES, FP16"),
+        ("{'x': ('STRING', [-1])}", ": STRING of 'x' is not a datatype; use BYTES"),
+    ],
+)
+def test_constants_that_cannot_be_read_are_told(source: Any, spec: Any, value: str, message: str) -> None:
+    with pytest.raises(LoadFailed, match=rf"INPUTS in model\.py{message}"):
         backend.load(spec(source(f"INPUTS = {value}\ndef predict(x): return x")))
 
 

@@ -46,6 +46,7 @@ class DeclaredOutput(NamedTuple):
 Declared = Mapping[str, DeclaredOutput]
 Specs = tuple[TensorSpec, ...]
 _ANY: Final = DeclaredOutput()
+_TEXTS: Final = frozenset({"STRING", "STR", "TEXT", "TYPE_STRING"})
 _PARSING: Final = Lock()  # ast.parse of Python 3.11 has one recursion counter for all threads
 
 
@@ -344,7 +345,9 @@ def _specs(node: ast.expr | None, name: str, path: Path) -> Specs:
         value: Mapping[str, tuple[str, Sequence[int]]] = (node and ast.literal_eval(node)) or {}
         specs = tuple(TensorSpec(key, kind, tuple(int(dim) for dim in dims)) for key, (kind, dims) in value.items())
     except (ValueError, TypeError, AttributeError):
-        specs = (TensorSpec("", "", ()),)
-    if any(spec.datatype not in DATATYPES for spec in specs):
-        raise LoadFailed(f'{name} in {path.name} must be a literal such as {{"x": ("FP32", [-1, 4])}}')
+        raise LoadFailed(f'{name} in {path.name} must be a literal such as {{"x": ("FP32", [-1, 4])}}') from None
+    for spec in specs:
+        if spec.datatype not in DATATYPES:
+            fix = "use BYTES" if str(spec.datatype).upper() in _TEXTS else f"use one of {', '.join(sorted(DATATYPES))}"
+            raise LoadFailed(f"{name} in {path.name}: {spec.datatype} of '{spec.name}' is not a datatype; {fix}")
     return specs

@@ -281,7 +281,7 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
             "class A:\n    def predict(self, x): return x\nclass B(A): pass",
             r"defines none of: .*deploy FOLDER/model\.py:A --name \w+\)",
         ),
-        ("class Model: pass", r"none of execute\(inputs\), execute_batch\(batch\), predict\(x\)"),
+        ("class Model: pass", r"class Model of model\.py has no method to serve: write predict\(self, x\)"),
         ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),
         ("def predict(: pass", r"model\.py is not valid Python"),
     ],
@@ -299,6 +299,7 @@ def test_lists_are_outputs_as_arrays_are(run: Any) -> None:
 
 def test_the_only_class_with_a_method_of_a_model_is_served_whatever_its_name(run: Any, config: Any) -> None:
     text = "class Table: pass\nclass Wine:\n    def predict(self, x): return {'y': x + 1}"
+    assert run(text.replace("predict", "__call__"), config(), x=np.array([1.0]))["y"].array.tolist() == [2.0]
     assert run(text, config(), x=np.array([1.0]))["y"].array.tolist() == [2.0]
 
 

@@ -210,6 +210,7 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
         return model
     classes = own_classes(module)
     able = [each for each in classes if any(callable(getattr(each, name, None)) for name in CLASS_METHODS)]
+    able = able or [each for each in classes if "__call__" in vars(each)]
     if len(able) == 1:
         return ClassModel(able[0], triton_model.triton_args(spec), known)
     name = next((each.__name__ for each in able or classes), "CLASS")

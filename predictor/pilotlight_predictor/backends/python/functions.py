@@ -258,7 +258,7 @@ class FunctionModel(PerRequestModel):
 class ClassModel(PerRequestModel):
     """`class Model`: initialize(args), execute(inputs) or execute_batch(list of inputs) or predict(x, y), finalize().
 
-    Each instance creates its own object.
+    `__call__` serves if there is no `predict`. Each instance creates its own object.
     """
 
     def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
@@ -269,11 +269,14 @@ class ClassModel(PerRequestModel):
             self.loop.resolve(self.model.initialize(dict(args)))
         self._batch = getattr(self.model, "execute_batch", None)
         self._single = getattr(self.model, "execute", None)
-        if self._batch is None and self._single is None and callable(getattr(self.model, "predict", None)):
-            self._single = FunctionModel(self.model.predict, declared).call
+        function = next((each for name in ("predict", "__call__") if (each := getattr(self.model, name, None))), None)
+        if self._batch is None and self._single is None and callable(function):
+            self._single = FunctionModel(function, declared).call
         if self._batch is None and self._single is None:
+            file = f"{cls.__module__.rpartition('.')[2]}.py"
             raise LoadFailed(
-                f"class {cls.__name__} of model.py has none of execute(inputs), execute_batch(batch), predict(x)"
+                f"class {cls.__name__} of {file} has no method to serve: write predict(self, x), whose argument names "
+                "are the names of the inputs, or execute(inputs), execute_batch(batch)"
             )
 
     def call(self, inputs: dict[str, Array]) -> Any:

@@ -283,6 +283,10 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
         ),
         ("class Model: pass", r"class Model of model\.py has no method to serve: write predict\(self, x\)"),
         ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),
+        (
+            "WORDS = open('stop.txt')",
+            r"FileNotFoundError: .*Path\(__file__\)\.parent / .stop\.txt. is the file",
+        ),
         ("def predict(: pass", r"model\.py is not valid Python"),
     ],
 )

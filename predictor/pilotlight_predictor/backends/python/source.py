@@ -8,6 +8,7 @@ models do not conflict, and imports inside functions work after the load.
 import builtins
 import importlib
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -163,10 +164,14 @@ def own_classes(module: ModuleType) -> list[type]:
 
 
 def import_reason(error: BaseException) -> str:
-    """Return the reason of a failed import or start of user code; of a missing package with the fix."""
+    """Return the reason of a failed import or start of user code; of a missing package or file with the fix."""
     if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
         return f"the package {error.name!r} is not installed; name it in requirements.txt beside model.py"
-    return f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
+        fix = f'Path(__file__).parent / "{error.filename}" is the file beside model.py'
+        return f"{reason}; relative paths start at {os.getcwd()}: {fix}"
+    return reason
 
 
 def trim_traceback(error: BaseException, folders: Sequence[str]) -> BaseException:

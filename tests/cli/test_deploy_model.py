@@ -219,6 +219,8 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["cod.py:Doubler"], 2, "no such file or directory: cod.py; did you mean code.py?"),
         (["./mixed"], 2, "./mixed has a model (ONNX model) and a document (iris.yaml)"),
         (["flowers.onnx", "./chat"], 2, "a model is deployed alone"),
+        (["chat/model.safetensors"], 2, "holds only the weights of a Hugging Face model, which its folder describes\n"),
+        (["chat/model.safetensors"], 2, "  platformctl deploy ./chat\n"),
         (["pvc://models/thing"], 2, "pvc://models/thing is of no known format; name it with --format"),
         (["s3://models/thing"], 2, "its format cannot be detected: s3://models/thing: "),
         (["flowers.onnx", "--target", "k8s"], 3, "lepton, brev; did you mean kubernetes?"),

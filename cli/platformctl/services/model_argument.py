@@ -81,6 +81,9 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     detected = detect(Path(path)) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
     own = detected.format if detected else None
+    if local and not model_format and (folder := _hugging_face_folder(Path(path))) is not None:
+        message = f"{word} holds only the weights of a Hugging Face model, which its folder describes"
+        raise UsageError(message, f"platformctl deploy {folder if str(folder)[0] in './' else f'./{folder}'}")
     if known and own and own.name != known.name and own.backend and known.backend not in ("", own.backend):
         message = f"{word} has format {own.name} ({own.phrase}), not {known.name}"
         raise UsageError(message, "leave --format out: our predictor detects the format of a local model itself")
@@ -104,6 +107,14 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         described = f"{phrase}, class {name_of_class}"
         model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
+
+
+def _hugging_face_folder(path: Path) -> Path | None:
+    """Return the folder of a Hugging Face model that this file holds the weights of; None: it is no such file."""
+    if not path.is_file() or path.suffix not in (".safetensors", ".bin"):
+        return None
+    whole = detect(path.parent)
+    return path.parent if whole is not None and whole.format.name == "huggingface" else None
 
 
 def _check_suffix(path: Path, known: ModelFormat) -> None:

@@ -16,15 +16,21 @@ Memory = bytes | memoryview
 
 
 class InputSpec(NamedTuple):
-    """One input of a model's metadata; -1 in `shape` is any size."""
+    """One input of a model's metadata; -1 in `shape` is any size. Each of `columns` can be sent as its own tensor."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    optional: bool = False
+    columns: tuple[str, ...] = ()
 
     def fit(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return the shape to send values of `shape` with: as it is, or with a batch dimension of 1; None: neither."""
-        for each in (shape, (1, *shape)):
+        """Return the shape to send values of `shape` with: as it is, or with a batch dimension of 1; None: neither.
+
+        A list of values for [-1, 1], a column, becomes its rows.
+        """
+        rows = [(*shape, 1)] if self.shape == (-1, 1) else []
+        for each in (shape, (1, *shape), *rows):
             pairs = zip(self.shape, each, strict=False)
             if len(each) == len(self.shape) and all(size in (-1, actual) for size, actual in pairs):
                 return each
@@ -42,7 +48,32 @@ class Tensor(NamedTuple):
 
 
 def inputs_of(metadata: Mapping[str, Any]) -> list[InputSpec]:
-    return [InputSpec(each["name"], each["datatype"], tuple(each["shape"])) for each in metadata.get("inputs", ())]
+    return [
+        InputSpec(each["name"], each["datatype"], tuple(each["shape"]), **_parameters(each))
+        for each in metadata.get("inputs", ())
+    ]
+
+
+def _parameters(tensor: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a server of Pilotlight adds to an input; other servers have no parameters there."""
+    parameters = tensor.get("parameters")
+    if not isinstance(parameters, dict):
+        return {}
+    columns = parameters.get("columns")
+    names = tuple(map(str, columns)) if isinstance(columns, list) else ()
+    return {"optional": parameters.get("optional") is True, "columns": names}
+
+
+def with_columns(inputs: Sequence[InputSpec]) -> list[InputSpec]:
+    """Return the inputs, and after them each column of a matrix as an input of its own."""
+    names = {each.name for each in inputs}
+    columns = [(name, each.datatype) for each in inputs for name in each.columns if name not in names]
+    return [*inputs, *(InputSpec(name, datatype, (-1, 1), True) for name, datatype in columns)]
+
+
+def required_inputs(inputs: Sequence[InputSpec]) -> list[InputSpec]:
+    """Return the inputs that a request must have; all if every one is optional."""
+    return [each for each in inputs if not each.optional] or list(inputs)
 
 
 def encode_request(tensors: Iterable[Tensor], **parameters: Any) -> tuple[bytes, dict[str, str]]:

@@ -77,6 +77,31 @@ def test_values_go_to_inputs_by_name() -> None:
     assert [(each["name"], each["shape"]) for each in sent["inputs"]] == [("x", [1, 4]), ("words", [1, 1])]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"sqm": [80.5, 70], "new": [True, False]},
+        [{"sqm": 80.5, "new": True}, {"sqm": 70, "new": False}],
+        {"instances": [{"sqm": 80.5, "new": True}, {"sqm": 70, "new": False}]},
+    ],
+)
+def test_a_table_is_given_by_its_column_names(value: Any) -> None:
+    table = InputSpec("input-0", "FP64", (-1, 2), columns=("sqm", "new"))
+    sent = document(infer_request.from_json(value, [table], ""))["inputs"]
+    assert [(each["name"], each["shape"], each["data"]) for each in sent] == [
+        ("sqm", [2, 1], [80.5, 70]), ("new", [2, 1], [1, 0]),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="no input rooms; it has input-0, sqm, new"):
+        infer_request.from_json({"rooms": [1]}, [table], "")
+    with pytest.raises(UsageError, match="the rows have different names"):
+        infer_request.from_json([{"sqm": 1}, {"new": 1}], [table], "")
+
+
+def test_an_optional_input_needs_no_choice() -> None:
+    inputs = [InputSpec("text", "BYTES", (-1,)), InputSpec("text_pair", "BYTES", (-1,), optional=True)]
+    assert [each["name"] for each in document(build_body("text", "hi", inputs, ""))["inputs"]] == ["text"]
+
+
 def test_a_whole_request_goes_as_it_is() -> None:
     whole = {"inputs": [{"name": "anything"}], "parameters": {"a": 1}}
     assert document(infer_request.from_json(whole, [X], "")) == whole

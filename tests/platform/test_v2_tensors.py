@@ -5,7 +5,17 @@ import json
 import pytest
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
-from pilotlight.v2_tensors import InputSpec, Tensor, decode_response, encode_request, pack_bytes, unpack_bytes
+from pilotlight.v2_tensors import (
+    InputSpec,
+    Tensor,
+    decode_response,
+    encode_request,
+    inputs_of,
+    pack_bytes,
+    required_inputs,
+    unpack_bytes,
+    with_columns,
+)
 
 
 def test_memory_of_tensors_follows_the_json_in_their_order() -> None:
@@ -72,3 +82,13 @@ def test_a_shape_fits_as_it_is_or_as_a_batch_of_one() -> None:
     assert spec.fit((4,)) == (1, 4)
     assert spec.fit((3,)) is None
     assert spec.fit((1, 3, 4)) is None
+    assert InputSpec("column", "FP32", (-1, 1)).fit((3,)) == (3, 1)
+
+
+def test_metadata_tells_optional_inputs_and_names_of_columns() -> None:
+    text = {"name": "text", "datatype": "BYTES", "shape": [-1]}
+    pair = {**text, "name": "pair", "parameters": {"optional": True}}
+    assert [each.name for each in required_inputs(inputs_of({"inputs": [text, pair]}))] == ["text"]
+    matrix = {"name": "x", "datatype": "FP32", "shape": [-1, 2], "parameters": {"columns": ["a", "b"]}}
+    assert [each.name for each in with_columns(inputs_of({"inputs": [matrix]}))] == ["x", "a", "b"]
+    assert inputs_of({"inputs": [{**text, "parameters": "of another server"}]}) == inputs_of({"inputs": [text]})

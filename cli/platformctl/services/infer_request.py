@@ -5,14 +5,23 @@ imported on use.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight.contract import NUMPY_TYPES
 from pilotlight.errors import UsageError
-from pilotlight.v2_tensors import SIZES, InputSpec, Tensor, encode_request, flatten, pack_bytes
+from pilotlight.v2_tensors import (
+    SIZES,
+    InputSpec,
+    Tensor,
+    encode_request,
+    flatten,
+    pack_bytes,
+    required_inputs,
+    with_columns,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +38,9 @@ class InferRequest(NamedTuple):
 
 
 def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
-    """Return the named input, or the only one. Raises UsageError."""
-    matching = [each for each in inputs if each.name == name] if name else list(inputs)
+    """Return the named input, or the only one that a request must have. Raises UsageError."""
+    inputs = with_columns(inputs)
+    matching = [each for each in inputs if each.name == name] if name else required_inputs(inputs)
     if len(matching) == 1:
         return matching[0]
     if not inputs:
@@ -47,6 +57,7 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
 
 def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
     """Build a request from a whole V2 body, values by input name, or the values of one input, also as V1 instances."""
+    value = _by_columns(value, {each.name for each in with_columns(inputs)})
     if isinstance(value, dict) and "inputs" in value:
         return InferRequest(json.dumps(value).encode(), {"Content-Type": "application/json"})
     if isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in (each.name for each in inputs):
@@ -56,12 +67,25 @@ def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferReques
     return encode([_json_tensor(select_input(inputs, name), value)])
 
 
+def _by_columns(value: Any, names: Collection[str]) -> Any:
+    """Return rows that are objects, also as V1 instances, as lists by input name; all else as it is."""
+    v1 = isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in names
+    rows = value["instances"] if v1 else value
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        return value
+    if any(row.keys() != rows[0].keys() for row in rows):
+        raise UsageError("the rows have different names", "each row must be an object with the same names")
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
     shape = nesting(value)
     if not _regular(value, shape):
         message = f"the values are nested unevenly; input {spec.name} has the shape {list(spec.shape)}"
         raise UsageError(message, "lists beside each other must be equally long")
     flat = flatten(value)
+    if spec.datatype.startswith(("FP", "BF")):  # a column of truth values, among numbers
+        flat = [int(each) if isinstance(each, bool) else each for each in flat]
     return Tensor(spec.name, spec.datatype, fit_shape(spec, shape, len(flat)), data=flat)
 
 

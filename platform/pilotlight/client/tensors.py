@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.client.errors import InvalidInput
 from pilotlight.contract import NUMPY_TYPES
-from pilotlight.v2_tensors import InputSpec, Memory, Tensor, flatten, pack_bytes, unpack_bytes
+from pilotlight.v2_tensors import (
+    InputSpec,
+    Memory,
+    Tensor,
+    flatten,
+    pack_bytes,
+    required_inputs,
+    unpack_bytes,
+    with_columns,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,12 +42,13 @@ def tensors_of(inputs: "Inputs", specs: list[InputSpec], model: str, *, binary: 
 
     A model whose metadata names no inputs gets the arrays as they are.
     """
-    known = {each.name: each for each in specs}
+    known = {each.name: each for each in with_columns(specs)}
     if not isinstance(inputs, Mapping):
-        if len(known) != 1:
+        required = required_inputs(specs)
+        if len(required) != 1:
             names = f"has the inputs {', '.join(known)}" if known else "declares no inputs"
             raise InvalidInput(f"model '{model}' {names}; give arrays by name: {{'{next(iter(known), 'x')}': array}}")
-        inputs = {specs[0].name: inputs}
+        inputs = {required[0].name: inputs}
     unknown = [name for name in inputs if known and name not in known]
     if unknown:
         raise InvalidInput(f"model '{model}' has no input '{unknown[0]}'; its inputs are {', '.join(known)}")

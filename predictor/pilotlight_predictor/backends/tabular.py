@@ -37,7 +37,7 @@ class Features:
     @property
     def specs(self) -> list[TensorSpec]:
         if not self._texts and not self._framed:
-            return [TensorSpec(MATRIX, self._datatype, (-1, self._width))]
+            return [TensorSpec(MATRIX, self._datatype, (-1, self._width), columns=self._names)]
         return [TensorSpec(name, "BYTES" if name in self._texts else self._datatype, (-1, 1)) for name in self._names]
 
     def read(self, inputs: Inputs) -> Any:

@@ -48,12 +48,16 @@ class JsonText(bytes):
 
 
 class TensorSpec(NamedTuple):
-    """A declared input or output: shape as the client sends it, -1 for variable dimensions."""
+    """A declared input or output: shape as the client sends it, -1 for variable dimensions.
+
+    `columns`: names of a matrix's columns, which clients may send as tensors of their own instead.
+    """
 
     name: str
     datatype: str
     shape: Shape
     optional: bool = False
+    columns: tuple[str, ...] = ()
 
 
 def datatype_of(array: Array) -> str:

@@ -83,7 +83,7 @@ def _decode_frame(
     if not rows or any(len(row) != len(names) for row in rows):
         raise BadRequest(f"the table must have rows of {len(names)} values, at least one: {', '.join(names)}")
     columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
-    if len(specs) == 1 and specs[0].name not in columns:
+    if len(specs) == 1 and columns.keys().isdisjoint({specs[0].name, *specs[0].columns}):
         return decode_predict(model, NEWEST, {ROWS: list(map(list, rows))}, specs, batched=batched)
     if specs:
         return decode_predict(model, NEWEST, {COLUMNS: columns}, specs, batched=batched)

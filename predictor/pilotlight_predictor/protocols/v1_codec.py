@@ -195,6 +195,7 @@ def decode_predict(
     if not specs:
         raise BadRequest(f"model '{model}' declares no inputs, which V1 needs for names and types; use V2")
     known = {spec.name: spec for spec in specs}
+    known |= {name: TensorSpec(name, spec.datatype, (-1,)) for spec in specs for name in spec.columns}
     if by_rows:
         columns = _columns(model, document[ROWS], specs, known)
     else:
@@ -203,11 +204,18 @@ def decode_predict(
             columns = {_only(specs).name: columns}
         _check_known(model, columns, known)
     inputs: Inputs = {}
+    form, several = ROWS if by_rows else COLUMNS, max(len(specs), len(columns)) > 1
     for name, values in columns.items():
-        where = f"{ROWS if by_rows else COLUMNS}['{name}']" if len(specs) > 1 else ROWS if by_rows else COLUMNS
-        inputs[name] = to_tensor(where, known[name].datatype, values)
+        where = f"{form}['{name}']" if several else form
+        inputs[name] = to_tensor(where, _column_datatype(known[name], values), values)
     lone = by_rows and not batched and _remove_instance(model, inputs, known)
     return DecodedPredict(InferRequest(model, inputs, version), by_rows, lone)
+
+
+def _column_datatype(spec: TensorSpec, values: Any) -> str:
+    """Return BOOL for a column of numbers that gets truth values, which models of tables take, else the declared."""
+    column = spec.datatype in FLOATS and spec.shape[1:] in {(), (1,)} and isinstance(values, list) and values
+    return "BOOL" if column and all(type(value) is bool for value in values) else spec.datatype
 
 
 def _check_known(model: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -89,7 +89,7 @@ def metadata_specs(config: ModelConfig) -> tuple[tuple[TensorSpec, ...], tuple[T
     front = (-1,) if config.max_batch_size > 0 else ()
 
     def specs(tensors: Sequence[TensorConfig]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(t.name, t.datatype, front + t.dims, t.optional) for t in tensors)
+        return tuple(TensorSpec(t.name, t.datatype, front + t.dims, t.optional, t.columns) for t in tensors)
 
     return specs(config.inputs), specs(config.outputs)
 
@@ -153,7 +153,8 @@ def _with_tensors(config: ModelConfig, info: ModelFileInfo) -> ModelConfig:
 
 
 def _tensor(spec: TensorSpec, batched: bool) -> TensorConfig:
-    return TensorConfig(spec.name, spec.datatype, spec.shape[1:] if batched else spec.shape, optional=spec.optional)
+    dims = spec.shape[1:] if batched else spec.shape
+    return TensorConfig(spec.name, spec.datatype, dims, optional=spec.optional, columns=spec.columns)
 
 
 def _with_details(tensor: TensorConfig, specs: Sequence[TensorSpec], batched: bool) -> TensorConfig:
@@ -161,7 +162,8 @@ def _with_details(tensor: TensorConfig, specs: Sequence[TensorSpec], batched: bo
     if spec is None:
         return tensor
     derived = _tensor(spec, batched)
-    return replace(tensor, datatype=tensor.datatype or derived.datatype, dims=tensor.dims or derived.dims)
+    kind, dims = tensor.datatype or derived.datatype, tensor.dims or derived.dims
+    return replace(tensor, datatype=kind, dims=dims, columns=derived.columns)
 
 
 def with_raw(config: ModelConfig) -> ModelConfig:

@@ -38,6 +38,7 @@ class TensorConfig(Struct, frozen=True):
     optional: bool = False
     allow_ragged: bool = field(default=False, name="allow_ragged_batch")
     label_filename: str = ""
+    columns: tuple[str, ...] = ()  # set from the model file: see TensorSpec
 
 
 class InstanceGroup(Struct, frozen=True):

@@ -119,10 +119,12 @@ def test_a_saved_model_answers_as_mlflow_does(flavour: str, tmp_path: Path, load
 def test_the_function_that_the_model_was_saved_with_is_called(tmp_path: Path, load: Any) -> None:
     folder, expected = save(tmp_path / "model", "sklearn-proba", signed=False)
     instance = load(folder)
-    assert instance.inputs == [TensorSpec("input-0", "FP64", (-1, 2))]
+    assert instance.inputs == [TensorSpec("input-0", "FP64", (-1, 2), columns=("a", "b"))]
     (answer,) = (each.array for each in instance.run({"input-0": tensor(FRAME.to_numpy())}).values())
     assert answer.shape == (4, 2)
     np.testing.assert_allclose(answer, expected)
+    (by_name,) = instance.run({name: tensor(FRAME[name].to_numpy()) for name in ("b", "a")}).values()
+    np.testing.assert_allclose(by_name.array, expected)
 
 
 @pytest.mark.parametrize("flavour", ["sklearn", "xgboost", "lightgbm"])

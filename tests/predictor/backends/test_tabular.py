@@ -17,6 +17,8 @@ from pilotlight_predictor.backends.tabular import open_library, openmp_threads
 from pilotlight_predictor.core.requests import InferRequest, RequestedOutput
 from pilotlight_predictor.core.tensors import tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.protocols.v1_codec import decode_predict
+from pilotlight_predictor.protocols.v2.routes import tensor_metadata
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 ROW = np.array([[5.1, 3.5, 1.4, 0.2]])
@@ -137,6 +139,12 @@ def test_columns_by_name_become_the_matrix_in_the_order_of_the_training(tmp_path
     expected = model.predict(data.frame[:3]).tolist()
     assert answer(instance, **columns) == {"predict": expected}
     assert answer(instance, x=data.x[:3]) == {"predict": expected}
+    (matrix,) = tensor_metadata(instance.inputs)
+    assert matrix["parameters"] == {"columns": tuple(data.frame.columns)}
+    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    decoded = decode_predict("m", 1, {"instances": rows}, instance.inputs, batched=True)
+    (reply,) = instance.execute([decoded.request])
+    assert reply["predict"].array.tolist() == expected
     columns.pop("petal width (cm)")
     with pytest.raises(BadRequest, match=r"column 'petal width \(cm\)' is missing; its columns are sepal length"):
         answer(instance, **columns)
@@ -150,6 +158,10 @@ def test_a_column_transformer_gets_a_data_frame_with_its_strings(tmp_path: Path,
     )
     assert answer(instance, city=[b"Rome", b"Bern"], age=[30, 20]) == {"predict": [b"yes", b"no"]}
     assert answer(instance, city=[[b"Rome"]], age=[[30.0]]) == {"predict": [b"yes"]}
+    decoded = decode_predict("m", 1, {"instances": [{"age": True, "city": "Rome"}]}, instance.inputs, batched=True)
+    assert decoded.request.inputs["age"].datatype == "BOOL"  # a number to the pipeline
+    expected = answer(instance, city=[b"Rome"], age=[1.0])["predict"]
+    assert instance.execute([decoded.request])[0]["predict"].array.tolist() == expected
     with pytest.raises(BadRequest, match="column 'city' is INT64, expected BYTES"):
         answer(instance, city=[1], age=[2])
     with pytest.raises(BadRequest, match="the model rejects the input: Found unknown categories"):

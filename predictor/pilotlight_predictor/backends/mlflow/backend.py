@@ -104,8 +104,10 @@ class NativeInstance(MlflowInstance):
 
     def _run_native(self, inputs: Inputs, _: Mapping[str, Any]) -> Any:
         if len(self._specs) == 1 and all(value.datatype != "BYTES" for value in inputs.values()):
-            matrix = np.column_stack([value.array.reshape(len(value.array), -1) for value in inputs.values()])
-            inputs = {next(iter(self._specs)): Tensor("FP64", matrix)}
+            ((name, spec),) = self._specs.items()
+            names = spec.columns if inputs.keys() == set(spec.columns) else tuple(inputs)
+            matrix = np.column_stack([inputs[each].array.reshape(len(inputs[each].array), -1) for each in names])
+            inputs = {name: Tensor("FP64", matrix)}
         elif self._texts and len(inputs) == 1 and not self._specs.keys() & inputs.keys():  # a column without a name
             inputs = {next(iter(self._specs)): next(iter(inputs.values()))}
         tensors = {name: self._typed(name, value) for name, value in inputs.items()}

@@ -76,7 +76,7 @@ def _inputs(config: ModelConfig, binding: ForwardBinding, declared: Sequence[Ten
 
 def _signature(inputs: Sequence[TensorSpec], overrides: Mapping[str, Shape]) -> Signature:
     signature = []
-    for name, datatype, declared, _ in inputs:
+    for name, datatype, declared, *_ in inputs:
         dims = tuple(overrides.get(name, declared))
         if any(size < 0 for size in dims):
             raise ValueError(f"input '{name}' has dims {list(dims)}: set its sizes in optimization.cuda.graph_spec")

@@ -107,7 +107,14 @@ def find(server: Server, request: HttpRequest) -> ModelVersion:
 
 
 def tensor_metadata(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
+    tensors = []
+    for spec in specs:
+        tensor: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}
+        parameters: dict[str, Any] = {"optional": True} if spec.optional else {}
+        if spec.columns:
+            parameters["columns"] = spec.columns
+        tensors.append({**tensor, "parameters": parameters} if parameters else tensor)
+    return tensors
 
 
 PROTOCOL = ServingProtocol(

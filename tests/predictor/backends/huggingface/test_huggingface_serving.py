@@ -49,6 +49,8 @@ def test_strings_are_instances_of_v1(server: RunningServer) -> None:
     rows = predict(server, "moods", "good dog", "bad film")
     assert all(row["label"] in MOODS.values() and 1 / 3 < row["score"] <= 1 for row in rows)
     assert predict(server, "moods", {"text": "good dog", "text_pair": "bad film"})[0] != rows[0]
+    text, pair = server.get("/v2/models/moods").json()["inputs"]
+    assert ("parameters" in text, pair["parameters"]) == (False, {"optional": True})
 
 
 def test_entities_are_json_in_v1_and_bytes_in_v2(server: RunningServer) -> None:

@@ -115,11 +115,17 @@ def test_several_inputs_need_a_name() -> None:
         infer_request.select_input([X, WORDS], "y")
 
 
-def test_a_model_without_declared_inputs_takes_whole_requests_only() -> None:
+def test_a_model_without_declared_inputs_takes_named_values_in_their_own_type() -> None:
+    values = {"a": [1, 2], "b": [[0.5], [1]], "c": "hi", "d": [True]}
+    sent = document(infer_request.from_json(values, [], ""))["inputs"]
+    assert [(each["datatype"], each["shape"], each["data"]) for each in sent] == [
+        ("INT64", [2], [1, 2]), ("FP64", [2, 1], [0.5, 1]), ("BYTES", [1], ["hi"]), ("BOOL", [1], [True]),
+    ]  # fmt: skip
     with pytest.raises(UsageError, match="declares no inputs") as caught:
         infer_request.from_json([1], [], "")
     assert '--data \'{"inputs": [' in caught.value.hint
     assert "INPUTS in a model.py, or a config.pbtxt" in caught.value.hint
+    assert "name them: --data '{\"NAME\": values}'" in caught.value.hint
 
 
 def test_values_of_images_go_in_their_own_size() -> None:

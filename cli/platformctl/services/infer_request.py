@@ -45,7 +45,10 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
         return matching[0]
     if not inputs:
         example = '--data \'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}\''
-        hint = f"declare them (INPUTS in a model.py, or a config.pbtxt), or send a whole V2 request: {example}"
+        hint = (
+            "name them: --data '{\"NAME\": values}', declare them (INPUTS in a model.py, or a config.pbtxt), or send a "
+            f"whole V2 request: {example}"
+        )
         raise UsageError("the model declares no inputs, so none can be chosen", hint)
     known = ", ".join(each.name for each in inputs)
     if name:
@@ -63,7 +66,8 @@ def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferReques
     if isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in (each.name for each in inputs):
         return encode([_json_tensor(select_input(inputs, name), value["instances"])])
     if isinstance(value, dict):
-        return encode([_json_tensor(select_input(inputs, key), values) for key, values in value.items()])
+        specs = {key: select_input(inputs, key) if inputs else _guessed(key, item) for key, item in value.items()}
+        return encode([_json_tensor(specs[key], item) for key, item in value.items()])
     return encode([_json_tensor(select_input(inputs, name), value)])
 
 
@@ -76,6 +80,13 @@ def _by_columns(value: Any, names: Collection[str]) -> Any:
     if any(row.keys() != rows[0].keys() for row in rows):
         raise UsageError("the rows have different names", "each row must be an object with the same names")
     return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _guessed(name: str, value: Any) -> InputSpec:
+    """Return the input of a model that declares none, as a model.py with `def predict(a, b)`: by its values."""
+    kinds = set(map(type, flatten(value)))
+    datatype = "BOOL" if kinds == {bool} else "INT64" if kinds == {int} else "BYTES" if str in kinds else "FP64"
+    return InputSpec(name, datatype, nesting(value) or (1,))
 
 
 def _json_tensor(spec: InputSpec, value: Any) -> Tensor:

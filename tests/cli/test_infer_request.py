@@ -152,6 +152,9 @@ def test_bytes_travel_raw_behind_the_header() -> None:
     assert request.body[length:] == struct.pack("<I", 2) + b"\xff\x00"
     assert document(request)["inputs"][0]["parameters"] == {"binary_data_size": 6}
     assert document(infer_request.encode([infer_request.raw_tensor(X, bytes(32))]))["inputs"][0]["shape"] == [2, 4]
+    with pytest.raises(UsageError, match=r"row\.csv is text, and input x takes FP32") as caught:
+        build_body("file", Path("row.csv"), [X], "")
+    assert "--file values.json" in caught.value.hint
     with pytest.raises(UsageError, match="a file of 31 B does not hold whole FP32 values"):
         infer_request.raw_tensor(X, bytes(31))
 

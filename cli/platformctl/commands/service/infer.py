@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+TEXT_SUFFIXES: Final = (".csv", ".tsv", ".txt")
 SHOWN: Final = 12
 TEXT_INPUT: Final = "text_input"  # the prompt of text models, as Triton's generate extension names it
 SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway header says so
@@ -136,6 +137,9 @@ def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) 
     if kind == "text" and not input_name and any(each.name == TEXT_INPUT for each in inputs):
         input_name = TEXT_INPUT
     spec = infer_request.select_input(inputs, input_name)
+    if kind == "file" and value.suffix in TEXT_SUFFIXES and spec.datatype != "BYTES":
+        hint = "give JSON: --data '[1, 2]' or --file values.json, or an array of numpy.save: --file values.npy"
+        raise UsageError(f"{value} is text, and input {spec.name} takes {spec.datatype}", hint)
     if kind == "file" and value.suffix == ".npy":
         return infer_request.encode([infer_request.npy_tensor(spec, value)])
     if kind == "image":

@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from pilotlight.contract import HEADER_INFERENCE_LENGTH
-from pilotlight.errors import UsageError
+from pilotlight.errors import PlatformError, UsageError
 from pilotlight.v2_tensors import InputSpec
-from platformctl.commands.service.infer import build_body
+from pilotlight.wire.http_client import HttpReply
+from platformctl.commands.service.infer import build_body, parse_reply
 from platformctl.services import infer_request
 from platformctl.services.infer_request import InferRequest
 
@@ -126,6 +127,12 @@ def test_a_model_without_declared_inputs_takes_named_values_in_their_own_type() 
     assert '--data \'{"inputs": [' in caught.value.hint
     assert "INPUTS in a model.py, or a config.pbtxt" in caught.value.hint
     assert "name them: --data '{\"NAME\": values}'" in caught.value.hint
+
+
+def test_an_error_of_the_model_names_its_log() -> None:
+    with pytest.raises(PlatformError, match="the service responded 500: model 'm' failed") as caught:
+        parse_reply(HttpReply(500, {}, b'{"error": "model \'m\' failed"}', 0.1), "m", service="wine")
+    assert caught.value.hint == "the error of the model: platformctl logs wine"
 
 
 def test_values_of_images_go_in_their_own_size() -> None:

@@ -175,6 +175,18 @@ def test_bounds_that_cannot_be_meant_are_refused(flags: tuple[str, ...], why: st
     assert why in done.err
 
 
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ((), "infer needs the input of the model: one of --data, --file, --image, --text, --binary\n"),
+        (("--data", "[1]", "--text", "a"), "give only one of --data, --text\n  platformctl infer iris --data '[5.1"),
+    ],
+)
+def test_infer_needs_one_input(flags: tuple[str, ...], why: str, call: Call, nowhere: Path) -> None:
+    done = call("infer", "iris", *flags)
+    assert (done.code, why in done.err) == (2, True), done.err
+
+
 def test_a_dry_run_alone_needs_no_platform(call: Call, nowhere: Path) -> None:
     done = call("deploy", "-f", "examples/services/iris.yaml", "--dry-run")
     assert done.code == 0, done.err

@@ -58,7 +58,9 @@ def infer(
     """
     kinds = [kind for kind, value in sources.items() if value is not None]
     if len(kinds) != 1:
-        raise UsageError(f"one of {', '.join(f'--{kind}' for kind in sources)} is needed", f"got {len(kinds)}")
+        options = ", ".join(f"--{kind}" for kind in kinds or sources)
+        problem = f"give only one of {options}" if kinds else f"infer needs the input of the model: one of {options}"
+        raise UsageError(problem, f"platformctl infer {name} --data '[5.1, 3.5, 1.4, 0.2]'")
     key, target = service_options.key(name), service_options.connect_running()
     headers = {**({HEADER_TAG: tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
     status = target.status(key)
@@ -76,7 +78,7 @@ def infer(
         request = build_body(kinds[0], sources[kinds[0]], inputs, input_name)
         prompt = sources["text"] if input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs} else None
         reply = send(gateway, path, request, prompt, timeout)
-    answer = parse_reply(reply, called)
+    answer = parse_reply(reply, called, service=key[1])
     cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
     if not cold_start_ms and metadata_reply.seconds > SLOW_S:
         cold_start_ms = f"{1000 * metadata_reply.seconds:.0f}"
@@ -166,7 +168,7 @@ def list_models(gateway: Gateway, timeout: float) -> list[str]:
         return []
 
 
-def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = ()) -> dict[str, Any]:
+def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = (), service: str = "") -> dict[str, Any]:
     """Return the response document. Raises NotFound or PlatformError with the service's error message."""
     try:
         document = json.loads(reply.body)
@@ -181,6 +183,8 @@ def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = ()) -> dict
     if reply.status == 404:
         raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
     hint = "pass its token: --token TOKEN, or the variable PILOTLIGHT_TOKEN" if reply.status == 401 else ""
+    if reply.status == 500 and service:
+        hint = f"the error of the model: platformctl logs {service}"
     raise PlatformError(f"the service responded {reply.status}: {said}", hint)
 
 

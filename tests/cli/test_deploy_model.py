@@ -87,7 +87,7 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("./flowers.onnx", "ONNX model", "flowers"),
         ("./chat", "LlamaForCausalLM (Hugging Face)", "chat"),
         ("code.py:Doubler", "Python model, class Doubler", "doubler"),
-        ("code.py:triple", "Python model, class triple", "triple"),
+        ("code.py:triple", "Python model, function triple", "triple"),
         ("hf://org/Some-Model", "Hugging Face model", "some-model"),
         ("no.onnx", "ONNX model", "no"),
         ("1.onnx", "ONNX model", "model-1"),
@@ -223,10 +223,11 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["chat/model.safetensors"], 2, "  platformctl deploy ./chat\n"),
         (["pvc://models/thing"], 2, "pvc://models/thing is of no known format; name it with --format"),
         (["s3://models/thing"], 2, "its format cannot be detected: s3://models/thing: "),
-        (["flowers.onnx", "--target", "k8s"], 3, "lepton, brev; did you mean kubernetes?"),
+        (["flowers.onnx", "--target", "k8s"], 2, "lepton, brev; did you mean kubernetes?"),
         (["flowers.onnx", "--format", "sklearn"], 2, "flowers.onnx has format onnx (ONNX model), not sklearn"),
         (["flowers.onnx", "--save", "-"], 2, "to print the document: platformctl init flowers.onnx --to -"),
         (["./notes.md", "--format", "onnx"], 2, "model of format onnx by its ending\n  rename it to notes.onnx"),
+        (["./net.h5"], 2, "./net.h5 is a Keras model, whose format is not served\n  convert it to ONNX by tf2onnx"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
         (["-f", "mixed/iris.yaml", "--min-replicas", "2"], 2, "--set spec.predictor.minReplicas=2"),
@@ -239,6 +240,7 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
     words: list[str], code: int, sentence: str, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "notes.md").write_text("# Notes")
+    (folder / "net.h5").write_text("")
     (folder / "two.py").write_text("import pilotlight\nclass First: ...\n@pilotlight.model\ndef second(x): ...\n")
     (folder / "broken.py").write_text("print(")
     (folder / "mixed").mkdir()

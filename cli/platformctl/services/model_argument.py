@@ -90,6 +90,11 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     if known is None and not model_format:
         if local and Path(path).is_dir() and not any(Path(path).iterdir()):
             raise UsageError(f"{word} is an empty folder")
+        if Path(path).suffix in (".h5", ".hdf5", ".keras"):
+            hint = (
+                'convert it to ONNX by tf2onnx (docs/how-to/onnx.md), or export it: model.export("FOLDER.savedmodel")'
+            )
+            raise UsageError(f"{word} is a Keras model, whose format is not served", hint)
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
         raise UsageError(f"{word} is of no known format; name it with --format: {names}")
     if known and known.backend and known.suffixes and local and not detected:
@@ -104,7 +109,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         if local:
             _check_class(Path(path), name_of_class)
         env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
-        described = f"{phrase}, class {name_of_class}"
+        described = f"{phrase}, {_kind_of(name_of_class)} {name_of_class}"
         model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
 
@@ -139,7 +144,11 @@ def _check_class(path: Path, name: str) -> None:
     own = tuple(node.name for node in tree.body if isinstance(node, _DEFINITION) and node.name[0] != "_")
     hint = f"; did you mean {own[0]}?" if len(own) == 1 else suggestion(name, own)
     hint = hint or (f"; it has {', '.join(own)}" if own else "")
-    raise UsageError(f"{path.name} has no {'class' if name[0].isupper() else 'function'} {name}{hint}")
+    raise UsageError(f"{path.name} has no {_kind_of(name)} {name}{hint}")
+
+
+def _kind_of(name: str) -> str:
+    return "class" if name[0].isupper() else "function"
 
 
 def _by_uri(uri: str) -> ModelFormat | None:

@@ -86,7 +86,8 @@ def load_part(auto_class: str, folder: Path, model: str) -> Any:
     check_paths(folder)
     try:
         if auto_class == "AutoTokenizer" and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):
-            raise OSError("there is no tokenizer.json")  # transformers would make one without a vocabulary
+            # transformers would make one without a vocabulary
+            raise OSError("there is no tokenizer.json; save it there by tokenizer.save_pretrained(FOLDER)")
         return getattr(transformers, auto_class).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         part = auto_class.removeprefix("Auto").lower()

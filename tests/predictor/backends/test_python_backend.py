@@ -276,6 +276,7 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
     ("text", "message"),
     [
         ("x = 1", r"defines none of: def predict, class Model.*deploy FOLDER/model\.py:CLASS"),
+        ("def score(x): return x", r"defines none of: .*deploy FOLDER/model\.py:score --name \w+\)"),
         ("class Wine: pass", r"defines none of: .*deploy FOLDER/model\.py:Wine --name \w+\)"),
         (
             "class A:\n    def predict(self, x): return x\nclass B(A): pass",

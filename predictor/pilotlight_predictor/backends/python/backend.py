@@ -213,11 +213,13 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
     able = able or [each for each in classes if "__call__" in vars(each)]
     if len(able) == 1:
         return ClassModel(able[0], triton_model.triton_args(spec), known)
-    name = next((each.__name__ for each in able or classes), "CLASS")
+    functions = [each for each in vars(module).values() if inspect.isfunction(each)]
+    own = (each.__name__ for each in (*able, *classes, *functions) if each.__module__ == module.__name__)
+    name = next(own, "CLASS")
     raise LoadFailed(
         f"{spec.path.name} defines none of: def predict, class Model or one class with predict, class "
-        f"TritonPythonModel, a subclass of kserve.Model; name a class by the parameter class (platformctl deploy "
-        f"FOLDER/{spec.path.name}:{name} --name {spec.config.name})"
+        f"TritonPythonModel, a subclass of kserve.Model; name a class or function by the parameter class "
+        f"(platformctl deploy FOLDER/{spec.path.name}:{name} --name {spec.config.name})"
     )
 
 

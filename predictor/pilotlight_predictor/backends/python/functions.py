@@ -81,7 +81,7 @@ def outputs_of(returned: Any, declared: Declared) -> Outputs:
         returned = {next(iter(declared), "output"): returned}
     if not isinstance(returned, Mapping):
         raise WrongReturn(
-            f"the model returned {_describe(returned)}, must be a dict of output name → numpy array, or one numpy array"
+            f"the model returned {_describe(returned)}, must be a dict of output name → array or list, or one of them"
         )
     missing = [name for name in declared if name not in returned]
     if missing:

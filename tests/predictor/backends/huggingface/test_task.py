@@ -163,5 +163,5 @@ class TestWeights:
     def test_a_folder_without_a_tokenizer_says_so(self, folder: Path) -> None:
         for file in folder.glob("tokenizer*"):
             file.unlink()
-        with pytest.raises(LoadFailed, match="tiny: the tokenizer in bert cannot be read"):
+        with pytest.raises(LoadFailed, match=r"tiny: the tokenizer in bert cannot be read: .*save_pretrained"):
             load_folder(folder)

@@ -227,6 +227,7 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["flowers.onnx", "--format", "sklearn"], 2, "flowers.onnx has format onnx (ONNX model), not sklearn"),
         (["flowers.onnx", "--save", "-"], 2, "to print the document: platformctl init flowers.onnx --to -"),
         (["./notes.md", "--format", "onnx"], 2, "model of format onnx by its ending\n  rename it to notes.onnx"),
+        (["./two"], 2, "./two has 2 models: a.onnx, b.onnx\n  name the file: platformctl deploy ./two/a.onnx\n"),
         (["./net.h5"], 2, "./net.h5 is a Keras model, whose format is not served\n  convert it to ONNX by tf2onnx"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
@@ -241,6 +242,9 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
 ) -> None:
     (folder / "notes.md").write_text("# Notes")
     (folder / "net.h5").write_text("")
+    (folder / "two").mkdir()
+    for name in "ab":
+        (folder / "two" / f"{name}.onnx").write_bytes(IRIS.read_bytes())
     (folder / "two.py").write_text("import pilotlight\nclass First: ...\n@pilotlight.model\ndef second(x): ...\n")
     (folder / "broken.py").write_text("print(")
     (folder / "mixed").mkdir()

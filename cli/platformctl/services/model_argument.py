@@ -97,6 +97,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
             raise UsageError(f"{word} is a Keras model, whose format is not served", hint)
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
         raise UsageError(f"{word} is of no known format; name it with --format: {names}")
+    if local and not model_format:
+        _check_only_model(word, Path(path), own)
     if known and known.backend and known.suffixes and local and not detected:
         _check_suffix(Path(path), known)
     name = known.name if known else model_format
@@ -112,6 +114,16 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         described = f"{phrase}, {_kind_of(name_of_class)} {name_of_class}"
         model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
+
+
+def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> None:
+    """Raise UsageError for a folder with several files of its format, of which none is called model."""
+    if known is None or not known.backend or known.name == "safetensors" or not folder.is_dir():
+        return
+    models = [each for each in sorted(folder.iterdir()) if each.is_file() and by_name(each.name) == known]
+    if len(models) > 1 and not any(each.stem == "model" for each in models):
+        message = f"{word} has {len(models)} models: {', '.join(each.name for each in models)}"
+        raise UsageError(message, f"name the file: platformctl deploy {word.rstrip('/')}/{models[0].name}")
 
 
 def _hugging_face_folder(path: Path) -> Path | None:

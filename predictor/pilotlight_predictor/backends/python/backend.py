@@ -118,7 +118,7 @@ class PythonInstance:
         return [self._opaque(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
     def clone(self) -> "PythonInstance":
-        model = _guarded(self._name, self._module, lambda: self._model.clone(f"{self._name}_{next(self._numbers)}"))
+        model = _guarded(self._module, lambda: self._model.clone(f"{self._name}_{next(self._numbers)}"))
         return _create_instance(type(self), self._name, model, self._module.share(), self._specs, self._numbers)
 
     def close(self) -> None:
@@ -160,10 +160,10 @@ def load(spec: LoadSpec) -> PythonInstance:
     try:
         cls, written = getattr(user_module.module, "TritonPythonModel", None), None
         if isinstance(cls, type):
-            written = _guarded(spec.config.name, user_module, lambda: triton_model.auto_completed_config(cls, spec))
+            written = _guarded(user_module, lambda: triton_model.auto_completed_config(cls, spec))
         whole = replace(spec, config=written or spec.config)
         caller.decoupled = whole.config.decoupled
-        model = _guarded(spec.config.name, user_module, lambda: _model(user_module.module, whole, specs[1], caller))
+        model = _guarded(user_module, lambda: _model(user_module.module, whole, specs[1], caller))
     except LoadFailed:
         user_module.close()
         raise
@@ -183,7 +183,7 @@ def _create_instance(
 ) -> PythonInstance:
     """Create an instance; on failure close its model and module."""
     try:
-        return _guarded(name, module, lambda: kind(name, model, module, specs, numbers))
+        return _guarded(module, lambda: kind(name, model, module, specs, numbers))
     except LoadFailed:
         try:
             model.close()
@@ -213,9 +213,10 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
     able = able or [each for each in classes if "__call__" in vars(each)]
     if len(able) == 1:
         return ClassModel(able[0], triton_model.triton_args(spec), known)
-    functions = [each for each in vars(module).values() if inspect.isfunction(each)]
-    own = (each.__name__ for each in (*able, *classes, *functions) if each.__module__ == module.__name__)
-    name = next(own, "CLASS")
+    functions = [value for value in vars(module).values() if inspect.isfunction(value)]
+    names = [each.__name__ for each in (*able, *classes)]
+    names += [each.__name__ for each in functions if each.__module__ == module.__name__]
+    name = next(iter(names), "CLASS")
     raise LoadFailed(
         f"{spec.path.name} defines none of: def predict, class Model or one class with predict, class "
         f"TritonPythonModel, a subclass of kserve.Model; name a class or function by the parameter class "
@@ -234,11 +235,11 @@ def _named_model(module: Any, name: str, spec: LoadSpec, known: Declared) -> Use
     return ClassModel(cls, triton_model.triton_args(spec), known)
 
 
-def _guarded(name: str, module: UserModule, make: Callable[[], T]) -> T:
+def _guarded(module: UserModule, make: Callable[[], T]) -> T:
     try:
         return make()
     except PredictorError:
         raise
     except Exception as error:
-        failed = LoadFailed(f"model {name!r} could not be initialised: {import_reason(error)}")
+        failed = LoadFailed(f"{module.path.name} could not be initialised: {import_reason(error)}")
         raise failed from trim_traceback(error, module.folders)

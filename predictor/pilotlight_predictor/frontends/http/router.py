@@ -125,7 +125,8 @@ class Dispatcher:
                 allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
         if allowed:
             allow = ", ".join(sorted(allowed))
-            raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}", allow)
+            calls = "; predictions are POST /v1/models/MODEL:predict, and /docs has examples" if path == "/" else ""
+            raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}{calls}", allow)
         raise NotFound(f"no route {method[:50]} {path[:200]}")
 
     def reject(

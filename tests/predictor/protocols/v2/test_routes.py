@@ -109,6 +109,7 @@ def test_load_and_unload_need_explicit_mode(server: RunningServer, prefix: str, 
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
+        ("POST", "/", "GET, HEAD"),
         ("POST", "/v2", "GET, HEAD"),
         ("POST", "/v2/health/live", "GET, HEAD"),
         ("GET", "/v2/models/scalar/infer", "POST"),
@@ -124,6 +125,7 @@ def test_another_method_is_405_with_what_is_allowed(server: RunningServer, metho
     assert answer.status == 405
     assert answer.headers["allow"] == allow
     assert method in answer.error
+    assert ("POST /v1/models/MODEL:predict, and /docs has examples" in answer.error) == (path == "/")
 
 
 def test_another_method_is_told_in_the_words_of_its_dialect(server: RunningServer) -> None:

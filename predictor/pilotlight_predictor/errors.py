@@ -41,6 +41,10 @@ class BadRequest(PredictorError):
     status, code, grpc_status = 400, "INVALID_ARG", "INVALID_ARGUMENT"
 
 
+class ShapeMismatch(BadRequest):
+    """An input that the model rejects for its shape or datatype, whatever its values are."""
+
+
 class Unreadable(PredictorError):
     status, code = 400, "INVALID_ARG"  # over gRPC INTERNAL, as its specification demands
 

@@ -2,7 +2,8 @@
 
 They are the first of: the samples of `model_warmup`, an example request (--example, or example.json next to the model),
 zeros made from the declared inputs. Any failure fails the load, with one exception: zeros that the model rejects as a
-bad request say nothing about the model. A version without a successful warm-up is unverified until its first answer.
+bad request say nothing about the model, unless it rejects the declared shape. A version without a successful warm-up is
+unverified until its first answer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from pilotlight_predictor.backends.base import AnyInstance, ModelCaller, Version
 from pilotlight_predictor.backends.response_collector import run_warmup
 from pilotlight_predictor.core.requests import InferRequest, Inputs, size_of
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, decode_raw, zeros
-from pilotlight_predictor.errors import BadRequest, LoadFailed, PredictorError
+from pilotlight_predictor.errors import BadRequest, LoadFailed, PredictorError, ShapeMismatch
 from pilotlight_predictor.models.input_validation import InputValidator
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.layout import ModelSource
@@ -28,6 +29,7 @@ REMEDY: Final = (
     "fix the model, set an example request (model.example, or example.json in its folder), or turn off the warm-up "
     "(model.warmup: none); predictor options: --example FILE, --warmup none"
 )
+DECLARATION: Final = "correct them (INPUTS in model.py, or config.pbtxt)"
 
 # Body of an example, configuration, V1 verbs that the model implements itself → request. Raises BadRequest.
 DecodeExample = Callable[[bytes, ModelConfig, frozenset[str]], InferRequest]
@@ -114,6 +116,8 @@ def run_warmups(
             if problem is None:
                 continue
             refused = calls is not None and calls.take_refused(VersionId(config.name, version))
+            if isinstance(problem, ShapeMismatch) and plan.automatic and _has_fixed_shapes(config):
+                raise LoadFailed(f"its declared inputs do not fit the model: {problem}; {DECLARATION}") from problem
             if plan.automatic and (isinstance(problem, BadRequest) or refused):
                 why = "it calls a model that is not ready yet" if refused else str(problem)
                 message = f"model '{config.name}' is unverified, its warm-up with zeros failed: {why}"
@@ -130,6 +134,12 @@ def run_warmups(
     # Samples of model_warmup may be large batches.
     sample = zero_request(config) if config.warmups else plan.requests[0]
     return WarmupResult(True, measure(instances[0], sample), example)
+
+
+def _has_fixed_shapes(config: ModelConfig) -> bool:
+    """Whether zeros have the shape of every request: no dimension but the first, the rows, is variable."""
+    first = 0 if config.max_batch_size else 1
+    return all(-1 not in (t.dims[first:] or t.dims) for t in config.inputs)
 
 
 def _is_short(request: InferRequest) -> bool:

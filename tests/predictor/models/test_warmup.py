@@ -98,6 +98,30 @@ def test_zeros_that_are_a_bad_request_say_nothing_about_the_model(
     assert "model 'm' is unverified, its warm-up with zeros failed: x must be positive" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (12, "its declared inputs do not fit the model: the model rejects the input: "),
+        (-1, ""),  # a variable dimension, of which zeros have one: says nothing about the model
+    ],
+)
+def test_declared_inputs_that_contradict_a_torch_module_fail_the_load(
+    tmp_path: Path, columns: int, reason: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"0.weight": torch.zeros(2, 11), "0.bias": torch.zeros(2)}, tmp_path / "model.pt")
+    (tmp_path / "model.py").write_text(
+        f"import torch\nINPUTS = {{'x': ('FP32', [-1, {columns}])}}\nOUTPUTS = {{'y': ('FP32', [-1, 2])}}\n"
+        "def build():\n    return torch.nn.Sequential(torch.nn.Linear(11, 2))\n"
+    )
+
+    async def scene() -> None:
+        readiness = (await House(model={"path": str(tmp_path)}).start()).server.readiness()
+        assert (readiness.ready, reason in readiness.reason) == (not reason, True)
+
+    play(scene())
+
+
 @pytest.mark.parametrize("code", ["INTERNAL", "UNAVAILABLE", "UNSUPPORTED"])
 def test_every_other_error_of_triton_fails_the_load(tmp_path: Path, code: str) -> None:
     async def scene() -> None:

@@ -27,7 +27,7 @@ from pilotlight_predictor.backends.torch.tensors import (
 from pilotlight_predictor.core.batch import rows_of, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, zeros
-from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError
+from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError, ShapeMismatch
 from pilotlight_predictor.observability.logs import log
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ _MISFIT: Final = re.compile(
     r"|index out of range|Dimension out of range|[Kk]ernel size can't be greater|output size is too small"
     r"|scalar types?|same dtype|[Ii]nput type .* should be the same"
     rf"|^{re.escape(_RAISED)}"  # raised by the code of a TorchScript module
+)
+# Those of them that do not depend on values, the number of rows or a variable dimension that is too short.
+_MISMATCH: Final = re.compile(
+    r"shapes? cannot be multiplied|size mismatch|channels|scalar types?|same dtype|Input type"
 )
 
 
@@ -254,7 +258,8 @@ def client_error(error: Exception, sample: Inputs | None = None) -> BadRequest |
     if line is None:
         return None
     hint = _accepted(sample) if sample and "index out of range" not in line else ""
-    return BadRequest(f"the model rejects the input: {line.removeprefix(_RAISED)}{hint}")
+    kind = ShapeMismatch if _MISMATCH.search(line) and not line.startswith(_RAISED) else BadRequest
+    return kind(f"the model rejects the input: {line.removeprefix(_RAISED)}{hint}")
 
 
 def _accepted(sample: Inputs) -> str:

@@ -37,6 +37,7 @@ UNSUPPORTED_PROMPTS: Final[Mapping[str, tuple[Any, ...]]] = {
     "echo": (False,), "best_of": (1,), "suffix": ("",), "tools": ([],), "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True,), "response_format": ({"type": "text"},),
 }  # fmt: skip
+CONTENT_OPTIONAL: Final = {"tool_calls", "function_call", "refusal"}  # what an assistant's message may have instead
 MAX_PROMPTS: Final = 256
 MAX_TEXTS: Final = 2048
 MAX_PARTS: Final = 10_000  # messages, and parts of them: each is looked at for addresses
@@ -190,14 +191,15 @@ def _messages(messages: Any) -> list[dict[str, Any]]:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadField(f"messages[{index}]", f"messages[{index}] must be an object with role and content")
         check_tool_messages(index, message)
-        content = message.get("content")
+        name, content = f"messages[{index}].content", message.get("content")
+        if "content" not in message and not (message["role"] == "assistant" and message.keys() & CONTENT_OPTIONAL):
+            raise BadField(name, f"{name} is missing")
         parts = content if isinstance(content, list) else ()
         count += len(parts) + len(message.get("tool_calls") or ())
         if count > MAX_PARTS:
             raise BadField("messages", f"messages has more than {MAX_PARTS} messages and parts; send fewer")
         typed = all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
-        if not isinstance(content, str | list | None) or not typed:
-            name = f"messages[{index}].content"
+        if not isinstance(content, str | list | None) or not typed or (content is None and message["role"] == "user"):
             raise BadField(name, f"{name} must be text or a list of parts with a type")
     return messages
 

@@ -120,6 +120,17 @@ def test_both_names_of_the_limit_are_one() -> None:
         read_chat({**told, "max_completion_tokens": 7, "max_tokens": 8})
 
 
+def test_only_an_assistant_may_leave_the_content_out_or_null() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    asked = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}]
+    assert read_chat({"messages": [*asked, {"role": "assistant", "content": None}]}).messages is not None
+    for message in ({"role": "user", "contnt": "x"}, {"role": "assistant"}, {"role": "system", "tool_calls": []}):
+        with pytest.raises(BadField, match=r"^messages\[2\]\.content is missing$"):
+            read_chat({"messages": [*asked, message]})
+    with pytest.raises(BadField, match=r"^messages\[0\]\.content must be text or a list of parts with a type$"):
+        read_chat({"messages": [{"role": "user", "content": None}]})
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

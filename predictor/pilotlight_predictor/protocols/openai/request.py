@@ -133,11 +133,6 @@ def read_completion(document: dict[str, Any]) -> TextRequest:
 def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
     fields = dict(document)
     texts = fields.pop("input", None)
-    texts = [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise BadField("input", "input must be a string or a list of strings, not tokens")
-    if len(texts) > MAX_TEXTS:
-        raise BadField("input", f"input has {len(texts)} strings, must have at most {MAX_TEXTS}")
     model = _model(fields)
     form = fields.pop("encoding_format", None)
     if form not in (None, "float", "base64"):
@@ -146,6 +141,13 @@ def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise BadField("dimensions", f"dimensions = {_quoted(dimensions)}, must be a whole number of 1 or greater")
     reject_unsupported(fields, {})
+    texts = [texts] if isinstance(texts, str) else texts
+    if texts is None or texts == []:
+        raise BadField("input", "input is missing" if texts is None else "input is empty")
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise BadField("input", "input must be a string or a list of strings, not tokens")
+    if len(texts) > MAX_TEXTS:
+        raise BadField("input", f"input has {len(texts)} strings, must have at most {MAX_TEXTS}")
     return EmbeddingRequest(model=model, texts=tuple(texts), base64=form == "base64", dimensions=dimensions or 0)
 
 

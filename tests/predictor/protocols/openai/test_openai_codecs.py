@@ -120,6 +120,20 @@ def test_both_names_of_the_limit_are_one() -> None:
         read_chat({**told, "max_completion_tokens": 7, "max_tokens": 8})
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "input is missing"),
+        ({"input": []}, "input is empty"),
+        ({"input": [3, 4]}, "input must be a string or a list of strings, not tokens"),
+        ({"inputs": "x"}, "inputs is not a field of this request"),
+    ],
+)
+def test_texts_to_embed_that_are_not_there_are_named(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadField, match=f"^{words}$"):
+        read_embedding({"model": "m", **fields})
+
+
 def test_only_an_assistant_may_leave_the_content_out_or_null() -> None:
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     asked = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}]

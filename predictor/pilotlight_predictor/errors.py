@@ -2,10 +2,12 @@
 
     PredictorError                 500 INTERNAL
     ├── BadRequest                 400 INVALID_ARG     malformed or invalid for the model
+    │   └── ShapeMismatch                              its shape or datatype, whatever the values are
     ├── Unreadable                 400 INVALID_ARG     bytes that are not a gRPC message
     ├── Unauthenticated            401 UNAUTHENTICATED no or wrong credentials
     ├── Forbidden                  403 PERMISSION      known, but not allowed
-    ├── NotFound                   404 NOT_FOUND       unknown route, model or version
+    ├── NotFound                   404 NOT_FOUND       unknown model or version
+    │   └── NoRoute                                    unknown path
     ├── MethodNotAllowed           405 INVALID_ARG
     ├── RequestTimeout             408 INVALID_ARG     the request came too slowly
     ├── RequestTooLarge            413 INVALID_ARG     beyond a size limit
@@ -59,6 +61,10 @@ class Forbidden(PredictorError):
 
 class NotFound(PredictorError):
     status, code, grpc_status = 404, "NOT_FOUND", "NOT_FOUND"
+
+
+class NoRoute(NotFound):
+    """A path that no protocol has."""
 
 
 class MethodNotAllowed(PredictorError):

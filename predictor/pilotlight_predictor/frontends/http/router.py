@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
 from pilotlight_predictor.core.compression import decompress
-from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NotFound, PredictorError
+from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NoRoute, NotFound, PredictorError
 from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession
@@ -127,7 +127,13 @@ class Dispatcher:
             allow = ", ".join(sorted(allowed))
             calls = "; predictions are POST /v1/models/MODEL:predict, and /docs has examples" if path == "/" else ""
             raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}{calls}", allow)
-        raise NotFound(f"no route {method[:50]} {path[:200]}")
+        hint = f"; did you mean /v1{path}?" if self._below_v1(method, path) else ""
+        raise NoRoute(f"no route {method[:50]} {path[:200]}{hint}")
+
+    def _below_v1(self, method: str, path: str) -> ServingProtocol | None:
+        """Return the protocol that has this path below /v1, which the base URL of a client lacks."""
+        routes = ((protocol, route) for protocol in self._protocols for route in protocol.routes)
+        return next((found for found, route in routes if (route.method, route.pattern) == (method, f"/v1{path}")), None)
 
     def reject(
         self, request: HttpRequest, error: Exception, match: Match | None, *, counted: bool = False
@@ -150,6 +156,8 @@ class Dispatcher:
 
     def _protocol_for(self, request: HttpRequest, error: Exception) -> ServingProtocol:
         """Return the protocol whose error format a request without a route gets: one with the path, else the first."""
+        if isinstance(error, NoRoute) and (near := self._below_v1(request.method, request.path)):
+            return near
         if isinstance(error, MethodNotAllowed):
             segments = [_decoded(segment) for segment in request.path.strip("/").split("/")]
             for protocol, _, pattern in self._shapes.get(len(segments), ()):

@@ -14,7 +14,7 @@ import msgspec
 from pilotlight.contract import TASK_NOT_SUPPORTED
 from pilotlight_predictor.core.generation_params import BadField, TaskNotSupported
 from pilotlight_predictor.core.requests import InferRequest, Inputs
-from pilotlight_predictor.errors import NotFound, NotReady, PredictorError, Unavailable
+from pilotlight_predictor.errors import NoRoute, NotFound, NotReady, PredictorError, Unavailable
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http import startup_responses
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response, valid_text
@@ -60,6 +60,8 @@ def error_body(error: PredictorError) -> HttpResponse:
     code = "model_not_ready" if isinstance(error, Unavailable) else CODES.get(status)
     code = TASK_NOT_SUPPORTED if isinstance(error, TaskNotSupported) else code
     field = getattr(error, "field", "model" if isinstance(error, NotFound) else None)
+    if isinstance(error, NoRoute):
+        field = code = None
     body = {"message": valid_text(error), "type": kind, "param": valid_text(field) if field else None, "code": code}
     return json_response({"error": body}, status)
 

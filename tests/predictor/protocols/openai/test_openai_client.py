@@ -156,6 +156,13 @@ def test_a_model_that_is_not_there_or_cannot_is_told(client: openai.OpenAI) -> N
         client.embeddings.create(model="lengths", input="x", dimensions=2)
 
 
+def test_a_route_without_v1_is_404_with_the_right_one(speaking: RunningServer) -> None:
+    answer = speaking.post("/chat/completions", {"model": "tiny", "messages": HELLO})
+    message = "no route POST /chat/completions; did you mean /v1/chat/completions?"
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    assert (answer.status, answer.json()) == (404, {"error": error})
+
+
 EMBEDS = "does not generate text; it serves embeddings: POST /v1/embeddings"
 
 

@@ -360,6 +360,9 @@ def test_scale_by_hand_holds_over_a_deploy_and_changes_no_revision(
     assert call("deploy", "-f", str(folder / "new.yaml"), "--reset").code == 0
     assert not json.loads(call("status", "iris", "-o", "json").out)["overrides"].get("iris-predictor")
     platform.wait(lambda: len(platform.replicas()) == 1, "the second one to end")
+    raised = call("scale", "iris", "--min", "5", "--no-wait")
+    assert "max replicas raised to 5: the manifest has 4, below --min 5" in raised.err
+    assert call("scale", "iris", "--reset").code == 0
 
 
 def test_a_model_that_cannot_be_loaded_is_told_while_the_old_one_serves(

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 @targets.options
 @targets.force_option
 @click.option(
-    "--min", "least", type=click.IntRange(0), metavar="N", help="Min replicas; 0: scale to zero without requests."
+    "--min",
+    "least",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Min replicas; 0: scale to zero without requests. On this machine it raises a lower max of the manifest.",
 )
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Max replicas.")
 @click.option(

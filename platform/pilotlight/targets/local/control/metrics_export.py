@@ -18,10 +18,10 @@ from pilotlight.contract import (
     METRIC_SCALE_TARGET,
 )
 from pilotlight.observability import control_metrics
-from pilotlight.targets.local.control.service_state import ServiceRun, Unit, min_replicas
+from pilotlight.targets.local.control.service_state import ServiceRun, Unit, max_replicas, min_replicas
 from pilotlight.targets.local.control_process_launcher import HOST
 from pilotlight.targets.local.scaling import kpa
-from pilotlight.targets.local.scaling.types import Hpa, Kpa, Rule, Scaling
+from pilotlight.targets.local.scaling.types import Hpa, Kpa, Rule
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.target import Key, ServiceStatus
 from pilotlight.wire.prometheus_text import Family
@@ -60,11 +60,6 @@ def limits(runs: Iterable[ServiceRun], statuses: Iterable[ServiceStatus], now: f
             if max_replicas(bounded):
                 family.add(max_replicas(bounded), **labels, bound="max")
     return family
-
-
-def max_replicas(scaling: Scaling) -> int:
-    """Return the upper bound; 0: none."""
-    return scaling.max_scale if isinstance(scaling, Kpa) else scaling.max_replicas if isinstance(scaling, Hpa) else 0
 
 
 def signals(runs: Iterable[ServiceRun], now: float) -> tuple[Family, Family]:

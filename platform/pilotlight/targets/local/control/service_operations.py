@@ -29,7 +29,7 @@ from pilotlight.targets.local.control.control_audit import ControlAudit
 from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSettings
 from pilotlight.targets.local.control.rollback_candidates import rollback_candidates, with_failed_revisions
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun
-from pilotlight.targets.local.control.status import check_bounds, check_name, check_target
+from pilotlight.targets.local.control.status import check_bounds, check_name, check_target, moved_bounds
 from pilotlight.targets.local.delayed_queue import log_and_continue
 from pilotlight.targets.local.history.points import Mark, ServiceHistory, resolution
 from pilotlight.targets.local.history.range_query import RangeResult, RangeSeries, step_of, with_intervals
@@ -218,7 +218,8 @@ class Engine:
         summary = ", ".join(f"{name} {value}" for name, value in (bounds or {}).items()) or "reset to the manifest"
         self._record_event(key, f"Service/{key[1]}", "Scaled", f"manual: {summary}")
         self._audit.record("scale", run.spec, summary)
-        return self._reconcile(run)
+        status = self._reconcile(run)
+        return msgspec.structs.replace(status, warnings=(*status.warnings, *moved_bounds(run.spec, bounds or {})))
 
     def traffic(self, key: Key, shares: Sequence[Share] | None) -> ServiceStatus:
         run = self._readable(key)

@@ -172,6 +172,11 @@ def initial_replicas(scaling: Scaling) -> int:
     return max(1, least, scaling.initial_scale if isinstance(scaling, Kpa) else 0)
 
 
+def max_replicas(scaling: Scaling) -> int:
+    """Return the upper bound; 0: none."""
+    return scaling.max_scale if isinstance(scaling, Kpa) else scaling.max_replicas if isinstance(scaling, Hpa) else 0
+
+
 def min_replicas(scaling: Scaling) -> int:
     if isinstance(scaling, Fixed):
         return scaling.replicas

@@ -8,7 +8,13 @@ from msgspec.structs import replace
 
 from pilotlight.contract import ENV_MODEL_PATH, RESERVED_NAMES
 from pilotlight.errors import Conflict, UsageError
-from pilotlight.targets.local.control.service_state import FAILURES_TO_REPORT, Revision, ServiceRun
+from pilotlight.targets.local.control.service_state import (
+    FAILURES_TO_REPORT,
+    Revision,
+    ServiceRun,
+    max_replicas,
+    min_replicas,
+)
 from pilotlight.targets.local.control.verification import HINT, READY, UNANSWERED
 from pilotlight.targets.local.manifests.pods import RULES
 from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec, WorkloadSpec
@@ -58,6 +64,17 @@ def check_bounds(spec: ServiceSpec, bounds: Mapping[str, int]) -> None:
     """Raise UsageError for a lower bound of zero where the plan would refuse one."""
     if bounds.get("minReplicas") == 0 and not RULES[spec.target].wakes:
         raise UsageError(f"min is 0, but {spec.target} cannot queue requests at zero; it must be at least 1")
+
+
+def moved_bounds(spec: ServiceSpec, bounds: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence for each bound of the manifest that gives way to the other one, which is set manually."""
+    least, most = bounds.get("minReplicas"), bounds.get("maxReplicas")
+    for workload, _ in spec.entry:
+        scaling = spec.workload(workload).revision.scaling
+        if most is None and least and 0 < max_replicas(scaling) < least:
+            yield f"max replicas raised to {least}: the manifest has {max_replicas(scaling)}, below --min {least}"
+        if least is None and most and min_replicas(scaling) > most:
+            yield f"min replicas lowered to {most}: the manifest has {min_replicas(scaling)}, above --max {most}"
 
 
 def url_of(base: str, key: Key) -> str:

@@ -17,11 +17,13 @@ from pilotlight.targets.local.control.status import (
     check_name,
     check_target,
     model_state,
+    moved_bounds,
     status_of,
     url_of,
     with_transition_times,
 )
 from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
+from pilotlight.targets.local.scaling.types import Kpa
 from pilotlight.targets.target import ReplicaStatus
 
 ONE, TWO = "iris-predictor-1", "iris-predictor-2"
@@ -159,6 +161,22 @@ def test_the_lower_bound_is_not_zero_where_a_request_cannot_wait_for_a_replica()
     check_bounds(service(workload(job)), {"minReplicas": 1, "maxReplicas": 3})
     with pytest.raises(UsageError, match="min is 0, but slurm cannot queue requests at zero"):
         check_bounds(service(workload(job)), {"minReplicas": 0})
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sentences"),
+    [
+        ({"minReplicas": 5}, ["max replicas raised to 5: the manifest has 3, below --min 5"]),
+        ({"maxReplicas": 1}, ["min replicas lowered to 1: the manifest has 2, above --max 1"]),
+        ({"minReplicas": 3}, []),
+        ({"minReplicas": 5, "maxReplicas": 6}, []),
+        ({}, []),
+    ],
+)
+def test_a_bound_of_the_manifest_that_gives_way_is_named(bounds: dict[str, int], sentences: list[str]) -> None:
+    spec = service(workload(revision(scaling=Kpa(min_scale=2, max_scale=3))))
+    assert list(moved_bounds(spec, bounds)) == sentences
+    assert not list(moved_bounds(service(workload(revision(scaling=Kpa()))), {"minReplicas": 5})), "it has no max"
 
 
 def test_one_crash_may_be_an_accident_and_two_are_a_failure() -> None:

@@ -89,6 +89,7 @@ def open_version(
     executor = _executor(loaded, stats, find, max_queue_size, budget)
     version = ModelVersion(config, loaded.version, executor, stats, metadata_specs(config), loaded.labels, cache)
     version.answered_warmup, version.example = loaded.verified, loaded.example
+    version.warmup_failure = loaded.warmup_failure
     version.adapters = adapters_of(loaded.instances)
     for instance in loaded.instances[:1]:
         version.v1_verbs = getattr(instance, "verbs", frozenset())

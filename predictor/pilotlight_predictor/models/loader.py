@@ -44,6 +44,7 @@ class LoadedVersion(Struct):
     verified: bool = False  # every instance has answered its warm-up
     trial_ns: int = 0  # fastest warm-up of a backend that may run on the event loop
     example: InferRequest | None = None  # a short request that it has answered
+    warmup_failure: str = ""  # why it has not answered zeros
 
 
 def load_version(

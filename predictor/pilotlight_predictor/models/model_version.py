@@ -86,6 +86,7 @@ class ModelVersion:
         self.parked = False  # weights are off the GPU; the next request restores them
         self.sampler: ModelSampler | None = None  # set while request traces are enabled
         self.answered_warmup = False
+        self.warmup_failure = ""
         self.example: InferRequest | None = None  # a short request that it has answered, to show to users
         self.unverified_failures = 0  # responses with status 500 before the version was verified
         self._earlier_successes = stats.success_count  # of a version that this one replaces: statistics continue

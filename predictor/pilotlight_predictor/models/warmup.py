@@ -46,12 +46,13 @@ class WarmupPlan(NamedTuple):
 class WarmupResult(NamedTuple):
     """`verified`: every instance has answered. `trial_ns`: fastest execution of a quick backend, else 0.
 
-    `example`: a short request that was answered, to show to users.
+    `example`: a short request that was answered, to show to users. `failure`: why zeros were not answered.
     """
 
     verified: bool
     trial_ns: int = 0
     example: InferRequest | None = None
+    failure: str = ""
 
 
 def plan_warmup(
@@ -122,7 +123,7 @@ def run_warmups(
                 why = "it calls a model that is not ready yet" if refused else str(problem)
                 message = f"model '{config.name}' is unverified, its warm-up with zeros failed: {why}"
                 log("model.unverified", message, level="WARNING", model=config.name, version=version)
-                return WarmupResult(False)
+                return WarmupResult(False, failure=why)
             what = "zeros" if plan.automatic else plan.origin
             reason = f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}"
             raise LoadFailed(reason) from cause_of(problem)

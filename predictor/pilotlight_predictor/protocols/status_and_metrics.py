@@ -13,7 +13,7 @@ def status(server: Server, _: HttpRequest) -> HttpResponse:
     """Respond with the state of the server and its models.
 
     `verified`: the model has answered its warm-up or a request. `unverified_failures`: responses with status 500 before
-    that. V2's repository index has neither.
+    that. `warmup_failure`: why a model that serves did not answer zeros. V2's repository index has none of them.
     """
     readiness, rows = server.readiness(), server.registry.index()
     serving = {(served.name, str(served.version)): served for served in server.registry.serving()}
@@ -31,6 +31,7 @@ def status(server: Server, _: HttpRequest) -> HttpResponse:
             "progress": server.progress,
             "verified": readiness.ready and all(served.verified for served in serving.values()),
             "unverified_failures": sum(served.unverified_failures for served in serving.values()),
+            "warmup_failure": next((why for served in serving.values() if (why := served.warmup_failure)), ""),
             "models": models,
             "in_flight": server.metrics.in_flight,
             "parked_bytes": server.metrics.parked()[1],

@@ -3,7 +3,7 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.onnx_models import write_add_sub, write_python
@@ -11,6 +11,7 @@ from tests.predictor.in_process_server import House, play, replace_file, write_e
 
 from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
 from pilotlight_predictor.models.warmup import describe_failure
+from pilotlight_predictor.protocols.status_and_metrics import status
 
 DECLARED = 'INPUTS = {"x": ("FP32", [-1, 1])}\nOUTPUTS = {"y": ("FP32", [-1, 1])}\n'
 # Fails for everything but 7.
@@ -92,6 +93,8 @@ def test_zeros_that_are_a_bad_request_say_nothing_about_the_model(
         house = await started(tmp_path)
         assert house.server.readiness().ready
         assert not house.registry.find("m").verified
+        shown: Any = status(house.server, cast(Any, None))
+        assert json.loads(b"".join(shown.body))["warmup_failure"] == "x must be positive"
 
     with caplog.at_level(logging.WARNING):
         play(scene())

@@ -46,6 +46,7 @@ def test_first_failures_are_counted_until_a_model_has_answered(
     eventually(lambda: all(worker["ready"] for worker in server.get("/status").json().get("workers", ())), "all ready")
     assert verification(server) == (False, 0, {"declared": (True, 0), "moody": (False, 0)})
     assert server.get("/v2/health/ready").json() == {"ready": True}
+    assert server.get("/status").json()["warmup_failure"] == ""
     assert [server.infer("moody", body(value)).status for value in (-1, 0, -1, -1)] == [500, 400, 500, 500]
     assert verification(server) == (False, 3, {"declared": (True, 0), "moody": (False, 3)})
     assert server.infer("moody", body(1)).status == 200

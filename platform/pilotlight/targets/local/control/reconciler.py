@@ -28,7 +28,7 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, initial_replicas
-from pilotlight.targets.local.control.verification import HINT, READY, failure_reason, verification
+from pilotlight.targets.local.control.verification import READY, failure_reason, verification, what_verifies
 from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
@@ -245,6 +245,8 @@ class Reconciler:
         """Record whether the revision has answered, or that its first answers were errors."""
         replicas = self._ready_replicas(run, revision)
         before = revision.verification
+        failures = (str(replica.status.get("warmup_failure") or "") for replica in replicas)
+        revision.warmup_failure = next(filter(None, failures), "")
         revision.verification = verification(before, [replica.status for replica in replicas])
         if revision.verification == before:
             return
@@ -253,7 +255,7 @@ class Reconciler:
         self._state.mark_verification(run.key, revision)
         subject = f"Revision/{revision.name}"
         if revision.verification == "unverified":
-            self.events.record(run.key, subject, "Unverified", f"{READY}; {HINT}")
+            self.events.record(run.key, subject, "Unverified", f"{READY}; {what_verifies(revision.warmup_failure)}")
         elif failing:
             self.on_failing_answers(run, revision)
         elif before != "unknown":

@@ -116,6 +116,7 @@ class Revision:
     verification: Verification = "unknown"
     restored: bool = False  # by a later control process: these may not be its first answers
     answer_failure: str = ""  # why its first answers failed
+    warmup_failure: str = ""  # why its model, which serves, did not answer zeros
     waits_for_gpu: bool = False  # a replica of it does
     gpu_peak: int = 0  # most bytes of one GPU that a replica has used, since it had requests; 0: not measured
 

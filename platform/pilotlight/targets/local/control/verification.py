@@ -12,10 +12,11 @@ from pilotlight.targets.local.store.schema import Verification
 
 Json = Any
 FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
-HINT: Final = (
+EXAMPLE: Final = (
     "a request verifies it; or give it an example request (model.example of the manifest, example.json next to the "
-    "model), or declare its inputs (INPUTS in model.py, config.pbtxt in the model's folder)"
+    "model)"
 )
+HINT: Final = f"{EXAMPLE}, or declare its inputs (INPUTS in model.py, config.pbtxt in the model's folder)"
 UNANSWERED: Final = "its model has not answered a request yet"
 READY: Final = f"ready, but {UNANSWERED}"
 
@@ -32,6 +33,11 @@ def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -
         return before
     failures = sum(int(status.get("unverified_failures") or 0) for status in known)
     return "failing" if failures >= FIRST_ANSWERS else "unverified"
+
+
+def what_verifies(warmup_failure: str) -> str:
+    """Return what a user can do; of a model that declares inputs, why it did not answer zeros of them."""
+    return f"its warm-up with zeros failed: {warmup_failure}; {EXAMPLE}" if warmup_failure else HINT
 
 
 def failure_reason(revision: str, last_error: str) -> str:

@@ -20,7 +20,7 @@ MAX_INTERVAL_S: Final = 0.1
 RELATIVE_INTERVAL: Final = 0.05  # a start that took 1 s is seen at most 50 ms late
 STATUS_S: Final = 0.1  # between two reads of /status during startup
 STATUS_TIMEOUT_S: Final = 1.0
-STATUS_FIELDS: Final = ("state", "reason", "progress", "phases", "verified", "unverified_failures")
+STATUS_FIELDS: Final = ("state", "reason", "progress", "phases", "verified", "unverified_failures", "warmup_failure")
 STOPPING: Final = "stopping"  # state of a predictor that is shutting down
 TOTAL_PHASE: Final = "total"  # reported once all other phases are over
 

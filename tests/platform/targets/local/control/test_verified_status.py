@@ -28,6 +28,12 @@ def test_a_ready_service_whose_model_has_not_answered_is_ready_and_unverified_an
     assert [each.reason for each in status.conditions if each.type == "Ready"] == ["Unverified"]
 
 
+def test_a_model_that_rejects_zeros_of_its_declared_inputs_says_why_and_not_to_declare_them() -> None:
+    message = told(unverified(warmup_failure="x must be positive"), replica()).message
+    assert "its warm-up with zeros failed: x must be positive; a request verifies it; or give it an example" in message
+    assert "declare" not in message
+
+
 @pytest.mark.parametrize("known", ["verified", "unknown"])
 def test_a_service_that_has_answered_and_one_that_says_nothing_of_it_are_ready(known: Any) -> None:
     status = told(unverified(verification=known), replica())

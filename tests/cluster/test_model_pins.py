@@ -240,6 +240,6 @@ def test_a_claim_is_said_to_be_unpinned(cluster: Cluster, namespace: str) -> Non
     text = document("claim", mode="Standard", least=1, uri="pvc://models/iris")
     deployed = story.run("deploy", "-f", "-", "--no-wait", text=text)
     assert deployed.returncode == 0, deployed.stderr
-    assert "a revision serves the content of pvc://models/iris at its start: pvc:// cannot be pinned" in deployed.stderr
+    assert "pvc://models/iris is not pinned, a replica serves what is there at its start: pvc://" in deployed.stderr
     assert "unpinned" in story.run("status", "claim", "-o", "wide").stdout
     story.do("delete", "claim", "--no-wait")

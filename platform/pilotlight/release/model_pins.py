@@ -71,7 +71,7 @@ def resolve_pins(
         if isinstance(pin, ModelPin):
             pins[uri] = pin
         else:
-            progress("Warning", f"a revision serves the content of {redact_uri(uri)} at its start: {pin}")
+            progress("Warning", f"{redact_uri(uri)} is not pinned, a replica serves what is there at its start: {pin}")
     if mode != "compare" and models is not None and capabilities.target == LOCAL_CAPABILITIES["target"]:
         for path in paths.values():
             models.install_requirements(path, progress)

@@ -83,7 +83,7 @@ def _unpinned(revisions: Sequence[RevisionStatus]) -> Iterator[Condition]:
     """Yield what is worth knowing and no fault: True, since tools take any condition that is False for one."""
     uris = dict.fromkeys(uri for each in revisions if each.percent for uri in each.unpinned)
     if uris:
-        message = f"a revision serves the content of {', '.join(uris)} at its start"
+        message = f"not pinned, a replica serves what is there at its start: {', '.join(uris)}"
         yield Condition("ModelUnpinned", "True", "NotPinned", message, severity="Info")
 
 

@@ -145,7 +145,7 @@ def test_a_model_that_is_not_pinned_is_told_and_is_no_fault() -> None:
     ]
     assert condition == {
         "type": "ModelUnpinned", "status": "True", "severity": "Info", "reason": "NotPinned",
-        "message": f"a revision serves the content of {uri} at its start", "lastTransitionTime": NOW,
+        "message": f"not pinned, a replica serves what is there at its start: {uri}", "lastTransitionTime": NOW,
     }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def test_a_path_is_pinned_and_what_cannot_be_is_a_warning(mode: PinMode, copies:
     pinned = resolve_pins(documents(str(IRIS), VOLUME), Capabilities(), LocalModels(home), mode, steps)
     assert list(decode(pinned.services[0].annotations[ANNOTATION_PINS])) == [str(IRIS)]
     assert len(list(home.models.glob("*/content/*"))) == copies
-    warning = f"a revision serves the content of {VOLUME} at its start: pvc:// cannot be pinned"
+    warning = f"{VOLUME} is not pinned, a replica serves what is there at its start: pvc:// cannot be pinned"
     assert steps.lines == [("Reading", str(IRIS)), ("Warning", warning)]
 
 
@@ -81,7 +81,7 @@ def test_a_warning_has_no_credentials_of_the_uri() -> None:
     steps = Steps()
     resolve_pins(documents("https://me:hunter2@127.0.0.1:9/m.onnx?sig=hunter3"), Capabilities(), None, "compare", steps)
     ((step, text),) = steps.lines
-    assert (step, "content of https://***@127.0.0.1:9/m.onnx?*** at" in text) == ("Warning", True)
+    assert (step, text.startswith("https://***@127.0.0.1:9/m.onnx?*** is not pinned")) == ("Warning", True)
     assert "hunter" not in text
 
 

@@ -211,11 +211,12 @@ def prometheus(home: Home, address: "Address | None") -> Finding:
     """Prometheus is optional, so its absence is `ok`."""
     process = running(home)
     if process is not None:
-        return _http_check(f"process {process.pid} runs beside the platform, {url_of(process)}", url_of(process))
+        return _http_check(f"{url_of(process)} runs beside the platform, process {process.pid}", url_of(process))
     if address is not None and address.prometheus:
         return _http_check(f"{address.prometheus} is queried", address.prometheus)
     try:
-        return Finding("ok", "prometheus", f"not running; platformctl up --prometheus starts {find()}")
+        restart = "platformctl down, then " if address is not None else ""
+        return Finding("ok", "prometheus", f"not running; {restart}platformctl up --prometheus starts {find()}")
     except PlatformError as error:
         return Finding("ok", "prometheus", f"not installed, and not needed; to have one: {error.hint}")
 
@@ -224,9 +225,9 @@ def _http_check(message: str, url: str) -> Finding:
     from pilotlight.prometheus.client import installed, unavailable_reason
 
     if why := unavailable_reason(url):
-        return Finding("warn", "prometheus", f"{message}, and does not answer: {why}", "is its address right?")
+        return Finding("warn", "prometheus", f"{message}, but does not answer: {why}", "is its address right?")
     if not installed():
-        reason = f"{message}, but not by canaries: its client library is missing"
+        reason = f"{message}; canaries cannot use it: the client library is missing"
         return Finding("warn", "prometheus", reason, install_command("prometheus"))
     return Finding("ok", "prometheus", message)
 

@@ -148,7 +148,7 @@ def test_dashboards_show_the_panels_of_grafana_without_it(console: Console, plat
     lines = drawn(page, "Replicas ready")
     assert any(lines["iris"])
     for title in ("Replicas desired", "Models by state"):
-        expect(chart(page, title)).to_contain_text("platformctl up --prometheus")
+        expect(chart(page, title)).to_contain_text("platformctl down && platformctl up --prometheus")
     page.get_by_role("link", name="Canary", exact=True).click()
     expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
     expect(page).to_have_url(f"{console.url}#/dashboards/canary")

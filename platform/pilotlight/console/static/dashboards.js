@@ -8,7 +8,7 @@ import { ask } from "./session.js";
 import { listen, services } from "./state.js";
 
 const UNITS = { reqps: "req/s", s: "s", percent: "%", percentunit: "share", bytes: "B", watt: "W" };
-const START = "platformctl up --prometheus";
+const START = "platformctl down && platformctl up --prometheus";
 const TOP = 12; // lines of a panel, unless all are wanted
 const RANGE = "the displayed range"; // in the titles of panels whose value is of all of it
 const EVERY_MS = 30000; // every panel is a query or several

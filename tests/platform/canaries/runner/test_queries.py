@@ -127,6 +127,20 @@ def test_up_and_doctor_say_that_canaries_cannot_ask_it(
     assert install_command("prometheus") in prometheus_lines(server)[1]
     found = local_checks.prometheus(Home(tmp_path), there)
     assert (found.level, found.fix) == ("warn", install_command("prometheus"))
+    assert found.message == f"{server} is queried; canaries cannot use it: the client library is missing"
+
+
+def test_doctor_says_to_stop_a_running_platform_before_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "prometheus"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    started = f"platformctl up --prometheus starts {program}"
+    assert local_checks.prometheus(Home(tmp_path), None).message == f"not running; {started}"
+    assert local_checks.prometheus(Home(tmp_path), address("")).message == (
+        f"not running; platformctl down, then {started}"
+    )
 
 
 def test_doctor_says_that_nothing_answers_there(tmp_path: Path) -> None:

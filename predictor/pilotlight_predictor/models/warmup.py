@@ -118,7 +118,7 @@ def run_warmups(
                 continue
             refused = calls is not None and calls.take_refused(VersionId(config.name, version))
             if isinstance(problem, ShapeMismatch) and plan.automatic and _has_fixed_shapes(config):
-                raise LoadFailed(f"its declared inputs do not fit the model: {problem}; {DECLARATION}") from problem
+                raise LoadFailed(f"its declared inputs do not fit the model: {problem}; {DECLARATION}") from None
             if plan.automatic and (isinstance(problem, BadRequest) or refused):
                 why = "it calls a model that is not ready yet" if refused else str(problem)
                 message = f"model '{config.name}' is unverified, its warm-up with zeros failed: {why}"

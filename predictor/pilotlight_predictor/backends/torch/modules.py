@@ -44,6 +44,7 @@ Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, TensorInfo]]]"
 _IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
 _SCALARS: Final = ("int", "float", "bool", "number")
 _NESTED: Final = ("model_state_dict", "state_dict", "model")  # keys of checkpoints, by torch's tutorials and Lightning
+MISFITS: Final = 4  # problems of weights that a reason names
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +333,10 @@ def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file:
         weights = _without_prefix(weights, module.state_dict())
         module.load_state_dict(_with_tied(module, weights), strict=True, assign=True)
     except RuntimeError as error:
-        raise LoadFailed(f"{file} does not fit the module of model.py: {error}") from error
+        heading, *lines = (line.strip().rstrip(".") for line in str(error).splitlines() or [""])
+        more = f"; and {len(lines) - MISFITS} more" if len(lines) > MISFITS else ""
+        problem = "; ".join(lines[:MISFITS]) or heading
+        raise LoadFailed(f"{file} does not fit the module of model.py: {problem}{more}") from None
     return module.to(device)
 
 

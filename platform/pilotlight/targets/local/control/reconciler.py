@@ -85,8 +85,7 @@ class Reconciler:
         self._state = StateWriter(store)
         self._requeue: DelayedQueue[ServiceRun] = DelayedQueue(lambda run: self.reconcile(run))
         self._peers = ComponentAddresses(self.base_url, control_process_launcher.token(home))
-        pilot = pilot_lights(home) if settings.pilot_light else None
-        processes = ProcessLauncher(home, self.base_url, pilot)
+        processes = ProcessLauncher(home, self.base_url, pilot_lights(home) if settings.pilot_light else None)
         self.supervisor = Supervisor(
             home, self._replica_changed, processes, launchers, gpu_facts=lambda replica: self.gpus.facts(replica),
             gpu_rules=settings.gpu_rules, clock=clock,

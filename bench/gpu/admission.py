@@ -61,7 +61,7 @@ spec:
       protocolVersion: v2
       storageUri: {model.as_uri()}
       resources:
-        limits: {{nvidia.com/gpu: "1"}}
+        limits: {{nvidia.com/gpu: "1", memory: 12Gi}}
 """
 
 
@@ -118,7 +118,11 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 platform.deploy(document(name, model, need, not options.nothing_parks))
                 print(f"{name} is deployed after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
             for name in names:
-                platform.wait_phase("Ready", "Parked", "Standby", name=name, seconds=600)
+                try:
+                    platform.wait_phase("Ready", "Parked", "Standby", name=name, seconds=options.wait)
+                except BaseException:
+                    print("\n".join(platform.events()[-60:]), file=sys.stderr, flush=True)
+                    raise
             deployed_s = time.monotonic() - begin
             print(f"{len(names)} models deployed in {deployed_s:.0f} s", file=sys.stderr, flush=True)
             result = play(platform, names, options.requests, options.clients)
@@ -128,6 +132,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 "gpu": torch.cuda.get_device_name(0), "models": options.models, "weights_gb": options.gigabytes,
                 "declared_bytes": need, "ballast_bytes": ballast, "deployed_s": deployed_s, "trace": result,
                 "events": reasons, "swaps_per_minute": 60 * reasons["Preempted"] / result["seconds"],
+                "failures": Counter(line for line in platform.events() if line.startswith("Failed")).most_common(3),
                 "reserved_at_the_end": learned(platform), "last_events": waited[-10:],
             }  # fmt: skip
     finally:
@@ -140,6 +145,7 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=12)
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--wait", type=float, default=600, metavar="SECONDS", help="for a model to be ready at first")
     parser.add_argument("--nothing-parks", action="store_true", help="models are stopped instead of parked")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -134,11 +134,19 @@ class GpuQueue:
 def _gpus(
     devices: Sequence[Device], holders: Sequence[gpu_admission.Holder], usage: Mapping[str, Mapping[int | str, int]]
 ) -> list[gpu_admission.Gpu]:
-    """Return the devices with what others use of them. A holder whose use is not known counts as all it holds."""
+    """Return the devices with what others use of them.
+
+    A ready holder counts as all it holds where NVML shows no processes. One that starts uses nothing yet: if all it
+    will use were taken for its own, so much of what others use would seem free.
+    """
     gpus = []
     for device in devices:
         own = (
-            usage[each.replica].get(device.id, 0) if each.replica in usage else each.memory
+            usage[each.replica].get(device.id, 0)
+            if each.replica in usage
+            else each.memory
+            if each.ready_at is not None and not device.processes
+            else 0
             for each in holders
             if device.id in each.gpus
         )

@@ -14,6 +14,7 @@ WORKLOAD_LIMIT: Final = 46
 DOMAIN: Final = "pilotlight.dev"
 # Components in the order in which a request passes them; the first present one is the entry.
 ENTRY_ROLES: Final = ("router", "transformer", "engine", "predictor")
+MODEL_ROLES: Final = ("engine", "decoder", "predictor")  # components that load the model
 
 LABEL_WORKLOAD: Final = f"{DOMAIN}/workload"
 LABEL_REVISION: Final = f"{DOMAIN}/revision"

@@ -75,7 +75,7 @@ class PlanContext:
 
     @property
     def serves_model(self) -> bool:
-        return self.component.role in ("engine", "decoder", "predictor")
+        return self.component.role in names.MODEL_ROLES
 
     @property
     def on_node(self) -> bool:

@@ -32,6 +32,7 @@ from pilotlight.catalogue.runtime_selection import Selection, select_runtime
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s import quantities
 from pilotlight.k8s.names import ANNOTATION_IMAGE_VARIANT as IMAGE_VARIANT
+from pilotlight.k8s.names import MODEL_ROLES
 from pilotlight.plan.capacity import memory_fit
 from pilotlight.plan.component_context import RuntimeChoice, written_containers
 from pilotlight.plan.deployment_mode import wants_ray
@@ -41,7 +42,6 @@ from pilotlight.plan.types import PUBLISHED_IMAGE, Capabilities, DecisionLog, Pl
 from pilotlight.spec.service import BaseModel, Catalogue, Component, NodeGroup, Runtime, Service
 
 Json = Any
-SERVES_MODEL = ("engine", "decoder", "predictor")
 
 
 def runs_images(capabilities: Capabilities) -> bool:
@@ -125,7 +125,7 @@ def merged_choice(
     parts = [_with_implied_env(part, service, component, runtime) for part in (merged, worker)]
     model: BaseModel | None = None
     adapters: tuple[PlannedAdapter, ...] = ()
-    if component.role in SERVES_MODEL:
+    if component.role in MODEL_ROLES:
         model, adapters = decide_adapters(service, selection.model, catalogue, log)
     own = runtime is not None and runtime.is_pilotlight and _runs_own_image(runtime, parts[0].container)
     pods = (*parts[0], *parts[1])
@@ -221,7 +221,7 @@ def _with_own_image(
     if not choice.is_pilotlight or choice.container.get("image") not in published:
         return choice
     image = capabilities.own_image()
-    if capabilities.image == PUBLISHED_IMAGE and component.role in SERVES_MODEL and runs_images(capabilities):
+    if capabilities.image == PUBLISHED_IMAGE and component.role in MODEL_ROLES and runs_images(capabilities):
         model_format, named = choice.model.format if choice.model else "", service.annotations.get(IMAGE_VARIANT, "")
         variant = select_variant(model_format, quantities.gpu_count(choice.container), named)
         if variant is None:
@@ -275,7 +275,7 @@ def _on_accelerator(
     named = service.annotations.get("ome.io/accelerator-class")
     if named:
         selector.setdefault("acceleratorClass", named)
-    if not selector or component.role not in SERVES_MODEL:
+    if not selector or component.role not in MODEL_ROLES:
         return choice, None
     classes = accelerator_selection.supported_classes(choice.runtime, catalogue.accelerators)
     memory = memory_of(choice.model, choice.container)
@@ -309,7 +309,7 @@ def _with_gpus(
     name = next((item["name"] for item in items if item.get("name")), next(iter(requested), "nvidia.com/gpu"))
     # What a claimed device or a slice of one holds is unknown.
     unknown = bool(resources.get("claims")) or any("/mig-" in resource for resource in requested)
-    if component.role not in SERVES_MODEL or not (had or accelerator) or unknown:
+    if component.role not in MODEL_ROLES or not (had or accelerator) or unknown:
         return choice
     counted, gpus = any(map(quantities.gpu_count, written_containers(component))), max(had, 1)
     if (memory := memory_of(choice.model, choice.container)) is not None:

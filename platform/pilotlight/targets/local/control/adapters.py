@@ -22,6 +22,7 @@ from pilotlight.errors import PlatformError
 from pilotlight.gateway.routing_table import RouteAdapter
 from pilotlight.k8s.adapters import Adapter, engine_name
 from pilotlight.k8s.model_pins import ModelPin, is_local, local_path
+from pilotlight.k8s.names import MODEL_ROLES
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
@@ -33,7 +34,6 @@ from pilotlight.wire.http_client import LoopbackResponse, request
 
 CALL_TIMEOUT_S: Final = 300.0  # an adapter of 1 GB from a slow disk
 RETRY_S: Final = 5.0
-MODEL_ROLES: Final = ("engine", "decoder", "predictor")
 SHOWN: Final = 300  # characters of an engine's error
 Kind = Literal["Normal", "Warning"]
 log = logging.getLogger("pilotlight.adapters")

@@ -43,9 +43,10 @@ class AdapterLoader:
     """`changed` is called after every change of what a replica has; `drain_s`: before an adapter is unloaded."""
 
     def __init__(
-        self, home: Home, events: EventRecorder, changed: Callable[[ServiceRun], None], drain_s: float
-    ) -> None:
-        self._home, self._events, self._changed, self._drain_s = home, events, changed, drain_s
+        self, home: Home, events: EventRecorder, changed: Callable[[ServiceRun], None], drain_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._home, self._events, self._changed, self._drain_s, self._clock = home, events, changed, drain_s, clock
         self._loaded: dict[str, dict[str, Adapter]] = {}  # by replica and name of the engine
         self._refused: dict[str, dict[str, str]] = {}  # likewise: why the engine does not load it
         self._complete: set[str] = set()  # replicas that have had all adapters once
@@ -59,6 +60,8 @@ class AdapterLoader:
             revision, loaded = run.revisions.get(replica.revision), self._loaded.get(replica.id, {})
             settled = loaded.keys() | self._refused.get(replica.id, {}).keys()
             support = _support(revision.spec) if revision is not None else None
+            for model in wanted:
+                self._unused_since.pop((replica.id, model), None)  # it has requests again: the next drain is a new one
             if replica.state != "ready" or replica.id in self._tasks:
                 continue
             if support is None or not wanted.keys() - settled:
@@ -72,6 +75,7 @@ class AdapterLoader:
         self._loaded.pop(replica, None)
         self._refused.pop(replica, None)
         self._complete.discard(replica)
+        self._unused_since = {key: since for key, since in self._unused_since.items() if key[0] != replica}
         if (task := self._tasks.get(replica)) is not None:
             task.cancel()
 
@@ -125,20 +129,20 @@ class AdapterLoader:
         for model, adapter in wanted.items():
             if model not in loaded and model not in refused:
                 await self._load(run, replica, support, adapter)
-        now, loop = time.monotonic(), asyncio.get_running_loop()
+        now, loop = self._clock(), asyncio.get_running_loop()
         for model in loaded.keys() - wanted.keys():
             if (replica.id, model) not in self._unused_since:
                 self._unused_since[replica.id, model] = now
                 loop.call_later(self._drain_s, self._changed, run)
         for model in self._unused(replica.id, wanted):
             adapter = loaded.pop(model)
-            del self._unused_since[replica.id, model]
+            self._unused_since.pop((replica.id, model), None)
             await self._call(replica, support.unload, {"lora_name": _engine_name(adapter)})
             self._record(run, replica, "AdapterUnloaded", f"{adapter.name} ({adapter.model})")
 
     def _unused(self, replica: str, wanted: Mapping[str, Adapter]) -> list[str]:
         """Return the adapters to look at: unused ones whose time is not known yet, or that no request can use."""
-        before = time.monotonic() - self._drain_s
+        before = self._clock() - self._drain_s
         unused = (model for model in self._loaded.get(replica, {}) if model not in wanted)
         return [model for model in unused if self._unused_since.get((replica, model), before) <= before]
 

@@ -76,3 +76,38 @@ def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_ha
     assert "AdapterUnloaded" in reasons
     assert "AdapterFailed" in reasons
     store.close()
+
+
+def test_an_adapter_that_is_used_again_is_drained_anew_before_it_is_unloaded(tmp_path: Path) -> None:
+    first, second = adapter("law", tmp_path / "first"), adapter("law", tmp_path / "second")
+    home = Home(tmp_path / "home")
+    home.create()
+    store = Store.open(home.database)
+    now, changes = [0.0], list[ServiceRun]()
+
+    async def case() -> None:
+        engine = VllmEngine("one")
+        engine.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+        async with engine.serving():
+            run = running(service(workload(revision()), adapters=(first,)))
+            known = [structs.replace(replica(own=engine.name), port=engine.port)]
+            loader = AdapterLoader(home, EventRecorder(store), changes.append, drain_s=30, clock=lambda: now[0])
+
+            async def deploy(at: float, wanted: Adapter, *, works: bool = True) -> None:
+                now[0], before = at, len(changes)
+                run.spec = replace(run.spec, adapters=(wanted,))
+                loader.reconcile(run, known)
+                if works:
+                    await eventually_async(lambda: len(changes) > before, f"the work at {at}")
+
+            await deploy(0, first)
+            await deploy(10, second)
+            await deploy(20, first, works=False)  # rolled back; both are loaded
+            await deploy(100, second)
+            assert first.model in engine.adapters
+            await deploy(130, second)
+            assert engine.adapters == {second.model: second.uri}
+            loader.close()
+
+    asyncio.run(case())
+    store.close()

@@ -26,7 +26,7 @@ from pilotlight.gateway.proxy.model_routes import (
     unknown_model,
 )
 from pilotlight.gateway.proxy.prefix_index import MAX_PROMPT_BYTES, read_prompt
-from pilotlight.gateway.proxy.prepare_request import PreparedRequest, with_headers
+from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, LiveRoute, PreparedRequest, with_headers
 from pilotlight.gateway.proxy.proxied_request import MAX_HELD_BODY, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     INTERIM_RESPONSE,
@@ -62,9 +62,39 @@ def serve_models_api(request: ProxiedRequest, submit: Continue) -> None:
         _list_models(request, unquote(path[len(PATH) + 1 :]))
 
 
-def serve_adapters(request: ProxiedRequest, submit: Continue) -> None:
-    """Continue with `submit` once the body has shown whether it names an adapter of the request's route."""
-    ModelRouting(request, submit).start()
+def submit_model_request(request: ProxiedRequest) -> None:
+    """Submit an admitted request once its body is read as far as its route needs it.
+
+    In this order: the adapter that it names, which `/v1` has found with the route; its request of usage; its prompt.
+    """
+    prepared = request.prepared
+    if prepared.has_prompt and _route_of(request).route.adapters and prepared.page != MODELS_PAGE:
+        ModelRouting(request, _meter).start()
+    else:
+        _meter(request)
+
+
+def _meter(request: ProxiedRequest) -> None:
+    if _route_of(request).route.models and request.observation is not None and request.method == "POST":
+        include_usage(request, _choose_replica)
+    else:
+        _choose_replica(request)
+
+
+def _choose_replica(request: ProxiedRequest) -> None:
+    if request.prepared.has_prompt and _route_of(request).has_choice:
+        await_prompt(request, _submit)
+    else:
+        _submit(request)
+
+
+def _submit(request: ProxiedRequest) -> None:
+    request.client.plane.submit(request, _route_of(request), request.prepared.tag)
+
+
+def _route_of(request: ProxiedRequest) -> LiveRoute:
+    assert request.prepared.route is not None
+    return request.prepared.route
 
 
 def _list_models(request: ProxiedRequest, name: str) -> None:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from pilotlight.gateway.proxy.body_routing import await_prompt, include_usage, serve_adapters, serve_models_api
+from pilotlight.gateway.proxy.body_routing import serve_models_api, submit_model_request
 from pilotlight.gateway.proxy.interfaces import PlaneView
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, is_loopback, prepare
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
@@ -162,31 +162,10 @@ class ClientConnection(FlowControlledProtocol):
             if error is not None:
                 request.reject(error)
                 return
-        if not prepared.has_prompt and not route.route.models:
+        if prepared.has_prompt or route.route.models:
+            submit_model_request(request)
+        else:
             self.plane.submit(request, route, prepared.tag)
-        elif prepared.has_prompt and route.route.adapters and prepared.page != MODELS_PAGE:
-            serve_adapters(request, self._include_usage)
-        else:
-            self._include_usage(request)
-
-    def _include_usage(self, request: ProxiedRequest) -> None:
-        route = request.prepared.route
-        assert route is not None
-        if route.route.models and request.observation is not None and request.method == "POST":
-            include_usage(request, self._choose)
-        else:
-            self._choose(request)
-
-    def _choose(self, request: ProxiedRequest) -> None:
-        prepared = request.prepared
-        if prepared.has_prompt and prepared.route is not None and prepared.route.has_choice:
-            await_prompt(request, self._submit)
-        else:
-            self._submit(request)
-
-    def _submit(self, request: ProxiedRequest) -> None:
-        assert request.prepared.route is not None
-        self.plane.submit(request, request.prepared.route, request.prepared.tag)
 
     def _serve_own_page(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         page = self.plane.pages.get(prepared.page)

@@ -39,6 +39,7 @@ class AccessAdmission:
         self._buckets, self._quotas = TokenBuckets(), TokenQuotas()
 
     def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+        route = self._with_rules(route)
         if route.access is None and route.rate is None:
             return None
         realm = f"{route.namespace}/{route.name}"
@@ -73,11 +74,18 @@ class AccessAdmission:
             self._quotas.restore(tuple(key), spent.day, tokens, self._clock())
 
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
-        return isinstance(authenticate(route.access, route.name, headers, self._wall()), str)
+        return isinstance(self._authenticate(route, headers), str)
 
     def caller(self, route: Route, headers: Mapping[str, str]) -> str:
-        client = authenticate(route.access, route.name, headers, self._wall())
+        client = self._authenticate(route, headers)
         return client if isinstance(client, str) else ""
+
+    def _authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal:
+        return authenticate(self._with_rules(route).access, route.name, headers, self._wall())
+
+    def _with_rules(self, route: Route) -> Route:
+        """Return the route with the rules in force."""
+        return route
 
 
 class FileAdmission(AccessAdmission):
@@ -89,12 +97,6 @@ class FileAdmission(AccessAdmission):
             self._file = AccessFile(path, on_error, self._clock())
         except (OSError, ValueError) as error:
             raise UsageError(f"{ENV_ACCESS_FILE} = {path}, must be a file of access rules: {error}") from None
-
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
-        return super().admit(self._with_rules(route), headers, peer)
-
-    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
-        return super().caller(self._with_rules(route), headers)
 
     def _with_rules(self, route: Route) -> Route:
         rules = self._file.rules(self._clock())

@@ -131,7 +131,7 @@ class PlanContext:
             default = not self.component.graph
         elif choice.is_pilotlight:
             known = find_format(choice.model.format) if choice.model else None
-            default = known is not None and known.backend == "text"
+            default = bool(choice.adapters) or (known is not None and known.backend == "text")
         else:
             protocols = [protocol.lower() for protocol in choice.runtime.protocols] if choice.runtime else []
             default = "openai" in protocols or bool(container_engine(choice.container))

@@ -96,6 +96,7 @@ def llm_service(
 def test_adapters_of_kserve_are_passed_to_the_predictor_too(tmp_path: Path) -> None:
     made = llm_service(tmp_path, "pilotlight/predictor:0.1.0")
     assert main(made)["args"][-2:] == ["--adapter", "law=/mnt/adapters/law"]
+    assert made.annotations["pilotlight.dev/model-names"] == "chat"
     assert made.template["spec"]["initContainers"][0]["command"][-2:] == ["s3://tuned/law", "/mnt/adapters/law"]
 
 

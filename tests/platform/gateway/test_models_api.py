@@ -313,6 +313,18 @@ def test_adapters_are_listed_with_their_base_model_and_a_body_without_a_model_ge
     play(case, AccessAdmission())
 
 
+def test_an_adapter_of_a_hidden_base_model_is_listed_without_a_parent() -> None:
+    async def case(bed: Bed) -> None:
+        replica = await bed.origin(engine)
+        bed.publish(route("llama", backend("llama-1", replica), adapters=(RouteAdapter("law", "law-1"),)))
+        listed = json.loads((await bed.ask("GET", "/v1/models", b"")).body)["data"]
+        assert [(each["id"], each.get("parent")) for each in listed] == [("law", None)]
+        assert (await bed.ask("POST", CHAT, body_of("law"))).status == 200
+        assert (await bed.ask("POST", "/llama/v1/chat/completions", body_of("llama"))).status == 200
+
+    play(case)
+
+
 def test_each_adapter_has_prefixes_of_its_own() -> None:
     async def case(bed: Bed) -> None:
         replicas = [await bed.origin(engine) for _ in range(3)]

@@ -78,9 +78,9 @@ class ModelRoutes:
         return match if match is not None and match.adapter is not None and match.key == key else None
 
     def parent(self, name: str) -> str:
-        """Return the base model of an adapter; empty: it is no adapter."""
+        """Return the base model of an adapter; empty: it is no adapter, or its base model is hidden."""
         split, route = self._adapters.get(name), self._routes.get(name)
-        return name.removesuffix(split.name) + route.models[0] if split is not None and route is not None else ""
+        return name.removesuffix(split.name) + route.models[0] if split and route and route.models else ""
 
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:
         """Return the names that a client may call."""

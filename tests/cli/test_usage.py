@@ -7,7 +7,7 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.targets.target import UsageRow
-from platformctl.commands.platform.usage import Price, Prices, parse_keys, parse_since, read_prices, summarize
+from platformctl.commands.platform.usage import Price, Prices, parse_keys, parse_since, read_prices, summarize, written
 
 ROWS = [
     UsageRow("2026-01-30", "default", "llm", "llm", "search/ada", 2, 1_000_000, 400_000, 100_000, "search"),
@@ -31,6 +31,7 @@ def test_rows_are_totalled_by_keys_with_their_cost(tmp_path: Path) -> None:
         {"team": "-", "model": "sql", "requests": 5, "prompt": 10, "cached": 0, "completion": 20, "cost": 0.00005},
         {"team": "search", "model": "llm", **counts, "cost": 0.99},
     ]
+    assert [written(value) for value in (0.00003, 0.99, 20, "-")] == ["0.000030", "0.990000", "20", "-"]
     unpriced = prices._replace(default=None)
     assert [row["cost"] for row in summarize(ROWS, ["model"], unpriced)] == [0.99, None]
     assert summarize(ROWS[2:], ["caller"], None)[0] == {"caller": "token:ab", "requests": 5, "prompt": 10, "cached": 0,

@@ -63,7 +63,7 @@ def usage(by: str, since: str, prices: str | None) -> None:
     table = read_prices(prices) if prices else None
     rows = summarize(targets.local(start=False).usage(first_day), keys, table)
     heading = [*keys, *COUNTS, *(["cost"] if table else [])]
-    cells = [["" if row[name] is None else str(row[name]) for name in heading] for row in rows]
+    cells = [["" if row[name] is None else written(row[name]) for name in heading] for row in rows]
     if output.chosen() == "csv":
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([heading, *cells])
@@ -88,6 +88,11 @@ def summarize(rows: Iterable["UsageRow"], keys: Sequence[str], prices: Prices | 
             cost, before = prices.cost(row), total.get("cost", 0.0)
             total["cost"] = None if cost is None or before is None else round(before + cost, 6)
     return [total for _, total in sorted(totals.items())]
+
+
+def written(value: float | str) -> str:
+    """Return a cell; small costs without an exponent, which spreadsheets and readers take for a name."""
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
 def parse_keys(written: str) -> list[str]:

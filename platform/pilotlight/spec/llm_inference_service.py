@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.contract import is_predictor_image
-from pilotlight.k8s.names import ANNOTATION_CANARY_PERCENT, LABEL_VISIBILITY
+from pilotlight.k8s.names import ANNOTATION_CANARY_PERCENT, ANNOTATION_MODEL_NAMES, LABEL_VISIBILITY
 from pilotlight.spec.component_fields import (
     DocumentContext,
     alias,
@@ -151,6 +151,7 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         context,
         runtime=Reference(runtime, "ClusterServingRuntime", "ome.io"),
         adapters=_adapters(spec.get("model", {}), context),
+        annotations={**_model_names(metadata, spec.get("model", {}).get("name", "")), **annotations_of(metadata)},
         labels={**({} if "route" in router else {LABEL_VISIBILITY: "cluster-local"}), **metadata.get("labels", {})},
         written={planned: written for written, planned in reversed(_aliases(workloads))},
     )
@@ -275,6 +276,12 @@ def _engine(
     arguments = [f"--served-model-name={name}"] if name else []
     arguments += [*_flags(parallelism), *(_FLAG.sub(lambda flag: flag[0].replace("_", "-"), each) for each in written)]
     return {**runner, **({"env": env} if env else {})}, arguments
+
+
+def _model_names(metadata: Mapping[str, Json], served: str) -> dict[str, str]:
+    """Return the names behind the gateway's /v1 where the engine's differs from the service's: the engine's first."""
+    name = metadata.get("name", "")
+    return {ANNOTATION_MODEL_NAMES: f"{served}, {name}"} if served not in ("", name) else {}
 
 
 def _flags(parallelism: Mapping[str, Json]) -> Iterator[str]:

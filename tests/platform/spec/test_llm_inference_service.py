@@ -60,6 +60,7 @@ def test_the_engine_is_vllm_with_the_document_s_arguments() -> None:
     }  # fmt: skip
     spec: dict[str, Any] = {"template": {"containers": [main]}, "parallelism": {"tensor": 2, "expert": True}}
     engine = workload(planned(**{**spec, "model": {**MODEL, "name": "Qwen/Qwen"}}), "engine")
+    assert engine.annotations["pilotlight.dev/model-names"].startswith("Qwen/Qwen, ")
     container = engine.template["spec"]["containers"][0]
     assert container["image"] == "example/vllm:1"
     assert container["args"] == [

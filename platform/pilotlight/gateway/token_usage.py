@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 
 TAIL: Final = 1 << 14  # bytes of a JSON body in which `usage` must lie: it follows the generated text
 MAX_EVENT: Final = 1 << 20  # bytes of an event; a longer one passes unread
+MAX_COUNT: Final = 1 << 32  # of one response: sums of what engines report must fit a counter of 64 bits
 BYTES_PER_TOKEN: Final = 4  # estimate, of English text
+_COUNTED: Final = {"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"}
 # A quote within a string of JSON is escaped, so these match keys alone.
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
@@ -45,7 +47,7 @@ def usage_of(fields: Any) -> Usage:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return min(value, MAX_COUNT) if isinstance(value, int) and value > 0 else 0
 
 
 class UsageReader:
@@ -88,9 +90,7 @@ class UsageReader:
         if self._stream:
             self._buffer = b""
             return rest if self._read(rest, now) and self._strip else b""
-        matches = list(_USAGE.finditer(rest))
-        if matches:
-            self._found = usage_of(_json(rest[matches[-1].end() :]))
+        self._found = _last_usage(rest)
         return b""
 
     @property
@@ -111,18 +111,21 @@ class UsageReader:
         if _CONTENT.search(event):
             self._events += 1
             self.first_at, self.last_at = self.first_at or now, now
-        match = _USAGE.search(event)
-        if match is None:
+        found = _last_usage(event)
+        if found is None:
             return True
         # Engines may report as they go, and Anthropic's protocol has the prompt in the first event.
-        found, before = usage_of(_json(event[match.end() :])), self._found or Usage()
-        self._found = Usage(*map(max, found, before))
+        self._found = Usage(*map(max, found, self._found or Usage()))
         return not (self._strip and _NO_CHOICES.search(event))
 
 
-def _json(data: bytes) -> Any:
-    """Return the JSON value at the beginning of the data; None if there is none."""
-    try:
-        return json.JSONDecoder().raw_decode(data.decode(errors="replace"))[0]
-    except ValueError:
+def _last_usage(data: bytes) -> Usage | None:
+    """Return the last `usage` of the data: engines echo the client's tools before it, whose schema may have the key."""
+    matches = list(_USAGE.finditer(data))
+    if not matches:
         return None
+    try:
+        fields = json.JSONDecoder().raw_decode(data[matches[-1].end() :].decode(errors="replace"))[0]
+    except (ValueError, RecursionError):
+        return None
+    return usage_of(fields) if fields.keys() & _COUNTED else None

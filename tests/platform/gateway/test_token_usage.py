@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotlight.gateway.token_usage import TAIL, Usage, UsageReader, usage_of
+from pilotlight.gateway.token_usage import MAX_COUNT, TAIL, Usage, UsageReader, usage_of
 
 OPENAI = {"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}
 RESPONSES = {"input_tokens": 12, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 8}}
@@ -74,3 +74,23 @@ def test_without_usage_the_tokens_are_estimated() -> None:
     anthropic = [{"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}]
     anthropic += [{"type": "content_block_delta", "delta": {"text": "a"}}, {"usage": {"output_tokens": 5}}]
     assert read(events(*anthropic), [], stream=True)[0].usage == Usage(9, 0, 5)
+
+
+TOOLS = [{"type": "function", "parameters": {"properties": {"usage": {"type": "object"}}}}]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_tools_that_an_engine_echoes_hide_no_tokens(stream: bool) -> None:
+    created = {"type": "response.created", "response": {"tools": TOOLS, "usage": None}}
+    completed = {"type": "response.completed", "response": {"tools": TOOLS, "usage": RESPONSES}}
+    body = events(created, completed) if stream else json.dumps(completed).encode()
+    assert read(body, [], stream=stream)[0].usage == Usage(12, 8, 3)
+    alone = events(chunk("a"), created) if stream else json.dumps(created).encode()
+    assert read(alone, [], stream=stream)[0].usage.prompt == 10, "estimated, not 0"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_usage_of_a_hostile_engine_is_bounded(stream: bool) -> None:
+    for value, tokens in ((b"9" * 4000, MAX_COUNT), (b"9" * 5000, 10), (b"[" * 9000, 10)):
+        document = b'{"usage":{"prompt_tokens":%b}}' % value
+        assert read(b"data: %b\n\n" % document if stream else document, [], stream=stream)[0].usage.prompt == tokens

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote
 
-from msgspec import DecodeError
 from msgspec.json import decode as json_decode
 
 from pilotlight.contract import HEADER_SESSION
@@ -217,7 +216,7 @@ def _add_usage(request: ProxiedRequest) -> None:
     body = request.body_prefix(sys.maxsize)
     if request.prepared.head.length == CHUNKED:
         body = unchunked(body)
-    with suppress(DecodeError):  # the engine will refuse it
+    with suppress(ValueError, RecursionError):  # the engine will refuse it; not all of msgspec's are a DecodeError
         request.fields = json_decode(body, type=RequestFields)
         path = request.prepared.head.target.partition("?")[0]
         if request.fields.stream is True and request.fields.stream_options is None and path.endswith(USAGE_PATHS):

@@ -80,6 +80,20 @@ def test_what_rules_cannot_be_applied_to_is_left_out() -> None:
     assert json.loads(EventBuilder(SETTINGS).line(event(b"\xff\x00"), 0.0))["data_base64"] == "/wA="
 
 
+def test_a_client_hides_no_field_from_redaction_and_drops_no_event_of_others() -> None:
+    builder = EventBuilder(replace(SETTINGS, redact_fields=("secret",)))
+    for hostile in (
+        event(b'{"secret": "key", "n": %b}' % (b"9" * 5000)),  # Python's json refuses it, engines take it
+        event('\ufeff{"secret": "key"}'.encode()),
+        event(b"secret=key", "application/x-www-form-urlencoded"),
+        event(b'{\n"secret"\n:"key"}', "text/event-stream"),
+        event(b'{"a": "\\ud800", "secret": "key"}', caller="\ud800"),
+    ):
+        headers, body = builder.binary(hostile, 0.0)
+        assert b"key" not in builder.line(hostile, 0.0) + body
+        assert headers["ce-id"] == "id-1"
+
+
 def test_secret_headers_are_redacted_even_if_they_are_listed() -> None:
     chosen = replace(SETTINGS, headers=("authorization", "x-team", "x-none"), annotations={"team": "ä"}, payload=False)
     headers, body = EventBuilder(chosen).binary(event(headers={"authorization": "Bearer t", "x-team": "vision"}), 0.0)

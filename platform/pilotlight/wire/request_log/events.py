@@ -80,11 +80,11 @@ class EventBuilder:
             text = event.body.decode()
         except UnicodeDecodeError:
             return b"", "truncated" if cut else "binary"
-        if event.content_type.startswith(EVENT_STREAM):
-            return self._redactor.stream(text, cut=bool(cut)).encode(), cut
+        if event.status is not None and event.content_type.startswith(EVENT_STREAM):  # of a request it is a pretext
+            return self._redactor.stream(text, cut=bool(cut)).encode(errors="replace"), cut
         if cut:  # rules cannot be applied to a part of a document, and a secret may end at the cut
             return b"", cut
-        return self._redactor.body(text).encode(), ""
+        return self._redactor.body(text).encode(errors="replace"), ""  # JSON may have half a surrogate pair
 
     def line(self, event: LogEvent, now: float) -> bytes:
         """Return the event in CloudEvents' JSON format, as one line."""
@@ -120,10 +120,8 @@ def _data(body: bytes, event: LogEvent) -> dict[str, Json]:
 
 def _header(value: str) -> str:
     """Percent-encode what a header cannot carry, as CloudEvents' HTTP binding does."""
-    return "".join(
-        char if "!" <= char <= "~" and char not in '%"' else "".join(f"%{byte:02X}" for byte in char.encode())
-        for char in value
-    )
+    data = value.encode(errors="replace")
+    return "".join(chr(byte) if 0x21 <= byte <= 0x7E and byte not in b'%"' else f"%{byte:02X}" for byte in data)
 
 
 def _utc(at: float) -> str:

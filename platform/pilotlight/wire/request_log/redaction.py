@@ -7,6 +7,7 @@ from typing import Any, Final
 
 Json = Any
 REDACTED: Final = "[redacted]"
+STREAM_END: Final = "[DONE]"  # of OpenAI's streams, which is no JSON
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\*|\d+)\]")
 
 
@@ -28,13 +29,13 @@ class Redactor:
         return text
 
     def body(self, text: str) -> str:
-        """Return a JSON document, or any other text, redacted."""
+        """Return a JSON document, or any other text, redacted. Fields of what is no JSON here could still be read."""
         try:
             document = json.loads(text)
         except RecursionError:
             return REDACTED
         except ValueError:
-            return self.text(text)
+            return REDACTED if self._names or self._paths else self.text(text)
         for path in self._paths:
             document = _redact_path(document, path)
         return json.dumps(self._walk(document), ensure_ascii=False)
@@ -47,7 +48,8 @@ class Redactor:
     def _stream_lines(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
             name, colon, value = line.partition(":")
-            yield f"{name}{colon} {self.body(value.strip())}" if name == "data" and colon else self.text(line)
+            document = name == "data" and colon and value.strip() != STREAM_END
+            yield f"{name}{colon} {self.body(value.strip())}" if document else self.text(line)
 
     def _walk(self, value: Json) -> Json:
         if isinstance(value, dict):

@@ -50,6 +50,7 @@ class Engine:
         self.open.set()
         self.slots, self.arrived, self.running = asyncio.Semaphore(1 << 16), 0, 0
         self.adapters: dict[str, str] = {}  # path by name
+        self.credentials: set[str] = set()  # that came with calls of that API
         self.load_paths: tuple[str, str] | None = None  # of the API that loads and unloads adapters
         self._first_tokens: list[float] = []
         self._transports: set[asyncio.Transport | None] = set()
@@ -97,6 +98,7 @@ class Engine:
         return web.json_response({"object": "list", "data": [{"id": base}, *adapters]})
 
     async def _load_adapter(self, request: web.Request) -> web.Response:
+        self.credentials.add(request.headers.get("Authorization", ""))
         body = await request.json()
         if body["lora_name"] in self.adapters:
             return web.json_response({"message": "it has already been loaded"}, status=400)

@@ -137,7 +137,7 @@ class AdapterLoader:
         for model in self._unused(replica.id, wanted):
             adapter = loaded.pop(model)
             self._unused_since.pop((replica.id, model), None)
-            await self._call(replica, support.unload, {"lora_name": _engine_name(adapter)})
+            await self._call(run, replica, support.unload, {"lora_name": _engine_name(adapter)})
             self._record(run, replica, "AdapterUnloaded", f"{adapter.name} ({adapter.model})")
 
     def _unused(self, replica: str, wanted: Mapping[str, Adapter]) -> list[str]:
@@ -153,7 +153,7 @@ class AdapterLoader:
             problem = str(error)
         else:
             body = {"lora_name": _engine_name(adapter), "lora_path": path}
-            response = await self._call(replica, support.load, body)
+            response = await self._call(run, replica, support.load, body)
             text = response.body.decode(errors="replace")
             if response.ok or "already" in text.lower():  # by a control process before this one
                 self._loaded[replica.id][adapter.model] = adapter
@@ -167,8 +167,10 @@ class AdapterLoader:
         else:
             await asyncio.sleep(RETRY_S)  # the engine did not answer; its probes decide on it meanwhile
 
-    async def _call(self, replica: Replica, path: str, body: dict[str, str]) -> LoopbackResponse:
-        token = self._home.token.read_text().strip() if self._home.token.exists() else ""
+    async def _call(self, run: ServiceRun, replica: Replica, path: str, body: dict[str, str]) -> LoopbackResponse:
+        revision = run.revisions.get(replica.revision)
+        trusted = revision is not None and revision.spec.container.has_token  # others must not learn it
+        token = self._home.token.read_text().strip() if trusted and self._home.token.exists() else ""
         data = json.dumps(body).encode()
         return await request(replica.port, path, CALL_TIMEOUT_S, host=replica.host, body=data, token=token)
 

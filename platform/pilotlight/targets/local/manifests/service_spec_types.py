@@ -90,9 +90,11 @@ class ContainerSpec:
         return is_predictor_image(self.image) and self.env.get(ENV_MICROSERVICE, "").lower() not in ("1", "true")
 
     @property
-    def is_controlled(self) -> bool:
-        """Whether the control process calls its admin API: to park it, or to load adapters."""
-        return self.parks or (not self.isolation and ENV_DYNAMIC_ADAPTERS in self.env)
+    def has_token(self) -> bool:
+        """Whether it may read the control API's token: a predictor that is parked, or gets adapters, by admin calls."""
+        return self.parks or (
+            is_predictor_image(self.image) and not self.isolation and ENV_DYNAMIC_ADAPTERS in self.env
+        )
 
     @property
     def parks(self) -> bool:

@@ -137,7 +137,7 @@ def variables(
     return {
         **inherited(container, environ),
         **({} if gpus else cuda),
-        **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.is_controlled else {}),
+        **({contract.ENV_ADMIN_TOKEN_FILE: str(home.token)} if container.has_token else {}),
         "PYTHONUNBUFFERED": "1",  # print() of a model is in its log at once
         **container.env,
         **({contract.ENV_MODEL_PINS: encode(remote)} if remote else {}),

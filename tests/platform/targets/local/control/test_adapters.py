@@ -28,6 +28,7 @@ def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_ha
     bad = adapter("bad", tmp_path / "bad", modules_to_save=["lm_head"])
     home = Home(tmp_path / "home")
     home.create()
+    home.token.write_text("key of the control API")
     store = Store.open(home.database)
 
     def deploy(run: ServiceRun, *adapters: Adapter) -> None:
@@ -54,6 +55,7 @@ def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_ha
             await eventually_async(lambda: loader.has_adapters(run, replicas[0]), "the first adapter")
             assert engines[0].adapters == {first.model: first.uri}
             assert names("one") == [first.model]
+            assert engines[0].credentials == {""}, "an engine learns no key that it has no right to"
             deploy(run, second, bad)
             assert names("one") == [first.model]  # until the new one is there
             assert loader.has_adapters(run, replicas[0])

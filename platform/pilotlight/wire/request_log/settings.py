@@ -54,6 +54,8 @@ def check(settings: LogSettings) -> None:
         raise ValueError(f"url = {settings.url}, must start with http://, https://, s3:// or file://")
     if parts.scheme == "file" and not (parts.path.endswith(FILE_SUFFIX) and not parts.netloc):
         raise ValueError(f"url = {settings.url}, must be an absolute path such as file:///var/log/iris{FILE_SUFFIX}")
+    if parts.scheme == "file" and parts.path.lower().rpartition("/")[2].startswith("audit"):
+        raise ValueError(f"url = {settings.url}, must not name a file of audit logs; use another name than audit…")
     if parts.scheme != "file" and not parts.hostname:
         raise ValueError(f"url = {settings.url}, must name a host or bucket")
     if parts.username or parts.password:

@@ -17,7 +17,7 @@ _COUNTED: Final = {"prompt_tokens", "completion_tokens", "input_tokens", "output
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _CONTENT: Final = re.compile(
-    rb'"(?:content|text|reasoning_content|reasoning|delta|arguments|partial_json|thinking)"\s*:\s*"[^"]'
+    rb'"(?:content|text|text_output|reasoning_content|reasoning|delta|arguments|partial_json|thinking)"\s*:\s*"[^"]'
 )
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _EVENT_CUT: Final = 3  # bytes of an end of an event that may come with the next piece

@@ -188,6 +188,23 @@ def test_a_caller_beyond_its_quota_gets_429_until_it_refills() -> None:
     play(case, admission)
 
 
+def test_a_quota_holds_on_paths_of_the_engine_s_own() -> None:
+    admission = AccessAdmission()
+
+    async def case(bed: Bed) -> None:
+        metrics = await metered(bed, reports=False)
+        metrics.tokens.on_spent = admission.spend
+        origin = await bed.origin(engine(reports=False))
+        quota = TokenQuota(per_day=20)
+        bed.publish(route("llm", backend("llm-1", origin), models=("llm",), access=TOKENS, quota=quota))
+        body = json.dumps({"model": "llm", "prompt": "x" * 100}).encode()
+        for path, token in (("/generate", "ada"), ("/v1/chat/completions/", "bob")):
+            asked = [await bed.ask("POST", f"/llm{path}", body, {"Authorization": f"Bearer {token}"}) for _ in "ab"]
+            assert [each.status for each in asked] == [200, 429], path
+
+    play(case, admission)
+
+
 def test_a_body_that_cannot_be_read_reaches_the_engine_unchanged() -> None:
     async def case(bed: Bed) -> None:
         origin = await bed.origin()

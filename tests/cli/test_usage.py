@@ -7,7 +7,16 @@ import pytest
 
 from pilotlight.errors import UsageError
 from pilotlight.targets.target import UsageRow
-from platformctl.commands.platform.usage import Price, Prices, parse_keys, parse_since, read_prices, summarize, written
+from platformctl.commands.platform.usage import (
+    Price,
+    Prices,
+    inert,
+    parse_keys,
+    parse_since,
+    read_prices,
+    summarize,
+    written,
+)
 
 ROWS = [
     UsageRow("2026-01-30", "default", "llm", "llm", "search/ada", 2, 1_000_000, 400_000, 100_000, "search"),
@@ -36,6 +45,12 @@ def test_rows_are_totalled_by_keys_with_their_cost(tmp_path: Path) -> None:
     assert [row["cost"] for row in summarize(ROWS, ["model"], unpriced)] == [0.99, None]
     assert summarize(ROWS[2:], ["caller"], None)[0] == {"caller": "token:ab", "requests": 5, "prompt": 10, "cached": 0,
                                                         "completion": 20}  # fmt: skip
+
+
+def test_no_caller_puts_a_formula_into_a_spreadsheet() -> None:
+    assert [inert(each) for each in ('=HYPERLINK("x")', "-1+1", "search/ada", "-", "12")] == [
+        "'=HYPERLINK(\"x\")", "'-1+1", "search/ada", "-", "12"
+    ]  # fmt: skip
 
 
 def test_days_are_counted_with_today() -> None:

@@ -66,7 +66,7 @@ def usage(by: str, since: str, prices: str | None) -> None:
     cells = [["" if row[name] is None else written(row[name]) for name in heading] for row in rows]
     if output.chosen() == "csv":
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([heading, *cells])
+        csv.writer(text, lineterminator="\n").writerows([heading, *([inert(cell) for cell in row] for row in cells)])
         output.text(text.getvalue())
         return
     shown = [name.upper() for name in heading]
@@ -74,6 +74,11 @@ def usage(by: str, since: str, prices: str | None) -> None:
         shown[-1] = f"COST {table.currency}"
     value = {"since": first_day, "currency": table.currency if table else "", "usage": rows}
     output.data(value, output.columns([shown, *cells], indent="") if rows else ["no tokens were used"])
+
+
+def inert(cell: str) -> str:
+    """Return a cell that no spreadsheet runs as a formula: names of callers come from their tokens."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) and cell != NO_TEAM else cell
 
 
 def summarize(rows: Iterable["UsageRow"], keys: Sequence[str], prices: Prices | None) -> list[dict[str, Any]]:

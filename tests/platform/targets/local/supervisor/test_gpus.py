@@ -45,8 +45,13 @@ def test_who_waits_can_be_told_to_stop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("processes", "used", "free"),
-    [({7: 15, 9: 5}, 20, 80), ({7: 4, 9: 5}, 19, 75), ({}, 20, 80)],
-    ids=["the holder uses more than it should", "the holder has not loaded all yet", "NVML shows no processes"],
+    [({7: 15, 9: 5}, 20, 80), ({7: 4, 9: 5}, 19, 75), ({9: 20}, 20, 70), ({}, 20, 80)],
+    ids=[
+        "the holder uses more than it should",
+        "the holder has not loaded all yet",
+        "the holder has loaded nothing yet",
+        "NVML shows no processes",
+    ],
 )
 def test_what_other_programs_use_and_what_holders_may_use_is_not_given_away(
     processes: dict[int, int], used: int, free: int
@@ -57,7 +62,11 @@ def test_what_other_programs_use_and_what_holders_may_use_is_not_given_away(
 
     def admitted(memory: int) -> bool:
         queue = GpuQueue(
-            lambda: [device], lambda record: GpuFacts(), lambda: 0.0, lambda pid: {7: "a"}.get(pid, ""), DEFAULT_RULES
+            lambda: [device],
+            lambda record: GpuFacts(ready_at=0.0),
+            lambda: 0.0,
+            lambda pid: {7: "a"}.get(pid, ""),
+            DEFAULT_RULES,
         )
         queue.held["a"] = Hold((0,), 10)
         queue.enqueue("b", 1, memory)

@@ -5,7 +5,7 @@ from typing import Any
 from tests.helm.conftest import Release
 
 from pilotlight.contract import GATEWAY_PORT
-from pilotlight.gateway.cluster.cluster_routes import ROUTES, SERVICES, SLICES, WORKLOADS
+from pilotlight.gateway.cluster.cluster_routes import KNATIVE_ROUTES, ROUTES, SERVICES, SLICES, WORKLOADS
 from pilotlight.gateway.cluster.settings import read
 from pilotlight.plan.types import Capabilities
 
@@ -31,7 +31,7 @@ def test_it_may_watch_what_it_watches_and_nothing_else(release: Release) -> None
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    watched = [path.split("/") for path in (SERVICES, SLICES, ROUTES, *WORKLOADS)]
+    watched = [path.split("/") for path in (SERVICES, SLICES, ROUTES, KNATIVE_ROUTES, *WORKLOADS)]
     places = {("" if path[1] == "api" else path[2], path[-1]) for path in watched}
     assert allowed == {(*place, verb) for place in places for verb in ("list", "watch")}
 

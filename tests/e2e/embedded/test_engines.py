@@ -22,13 +22,14 @@ class NVMLError(Exception):
 
 
 class Memory:
-    used = 0
+    used, total = 0, 24 << 30
 
 
 nvmlInit = nvmlShutdown = lambda: None
 nvmlDeviceGetCount = lambda: 6
 nvmlDeviceGetHandleByIndex = lambda index: index
 nvmlDeviceGetMemoryInfo = lambda handle: Memory
+nvmlDeviceGetComputeRunningProcesses = lambda handle: []
 nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
 """
 MESSAGES = [{"role": "user", "content": "one two three"}]

@@ -85,7 +85,10 @@ REACHED: dict[str, str] = {
     "Unreadable": "test_what_is_no_message_is_refused_by_a_status (../../frontends/grpc/server/test_raw_sockets.py)",
     "Unauthenticated": "test_every_route_asks_for_its_token (test_access.py)",
     "Forbidden": "test_every_route_asks_for_its_token (test_access.py)",
-    "NotFound": "test_what_is_no_route_is_404 (test_routes.py)",
+    "ShapeMismatch": "test_a_request_of_another_shape_that_fails_is_the_clients_fault"
+    " (../../backends/test_torch_derived_signature.py)",
+    "NotFound": "test_an_unknown_model_or_version_is_not_found (test_routes.py)",
+    "NoRoute": "test_what_is_no_route_is_404 (test_routes.py)",
     "MethodNotAllowed": "test_another_method_is_405_with_what_is_allowed (test_routes.py)",
     "RequestTimeout": "test_a_body_that_aiohttp_reads_too_slowly_is_408 (../../frontends/http/test_slow_senders.py)",
     "RequestTooLarge": "test_the_size_limit_is_exact_in_both_frontends (test_frontends.py)",

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from tests.serving import RunningServer
 
 from pilotlight_predictor.backends import onnxruntime as backend
+from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 
 ROWS = np.array([[1, 0], [0, 3]], "f4")
@@ -75,7 +76,7 @@ def test_probabilities_are_a_tensor_and_equal_those_of_onnxruntime(
     instance = backend.load(spec(path))
     label, probabilities = instance.outputs
     assert (label.datatype, label.shape) == ("INT64" if isinstance(labels[0], int) else "BYTES", (-1,))
-    assert probabilities == ("output_probability", "FP32", (-1, 3), False)
+    assert probabilities == TensorSpec("output_probability", "FP32", (-1, 3))
     assert instance.labels == {"output_probability": [str(each) for each in labels]}
     (answer,) = instance.clone().execute([ask(X=ROWS)])
     import onnxruntime

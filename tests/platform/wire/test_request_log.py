@@ -198,7 +198,7 @@ def vars_of(log: RequestLog) -> tuple[int, int, int]:
     [
         ({"url": "gs://bucket"}, "gs is not supported; use s3"),
         ({"url": "kafka://x"}, "must start with http://"),
-        ({"url": "file:///home/ada/.pilotlight/audit/Audit.jsonl"}, "must not name a file of audit logs"),
+        ({"url": "file:///srv/ada/.pilotlight/audit/Audit.jsonl"}, "must not name a file of audit logs"),
         ({"url": "file:///etc/passwd"}, "must be an absolute path such as file:///var/log/iris.jsonl"),
         ({"url": "http://user:secret@sink/"}, "must not contain credentials"),
         ({"sample": 0.0}, "sample = 0, must be above 0"),

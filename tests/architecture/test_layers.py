@@ -18,8 +18,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "k8s", "targets", "prometheus", "spec", "catalogue",
         "plan", "render", "lint", "release", "canaries", "observability", "gateway", "targets.kubernetes",
         "controller", "targets.local", "targets.ssh_tunnel", "targets.docker", "targets.slurm", "targets.remote",
-        "targets.lepton", "targets.brev", "targets.table", "api", "microservices", "console", "control_plane",
-        "sdk",
+        "targets.lepton", "targets.brev", "targets.table", "simulation", "api", "microservices", "console",
+        "control_plane", "sdk",
     ),
     "pilotlight_predictor": (
         "errors", "core", "observability", "config", "metrics", "storage", "gpu", "repository", "backends",

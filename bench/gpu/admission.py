@@ -5,7 +5,8 @@
 Needs torch with CUDA and what the platform itself needs. All models serve the same bf16 weights and park. A ballast
 takes the memory of the GPU that would let a fourth one in. Prints one JSON document; `--nothing-parks` stops models
 instead, so that each swap is a cold start. All parked models together get a quarter of the host's memory; beyond it
-they are stopped, so with larger weights the figures have both.
+they are stopped, so with larger weights the figures have both. After `--seconds` no more requests are sent; what was
+measured until then is printed, with the error of a run that failed.
 """
 
 import argparse
@@ -71,23 +72,28 @@ def summary(seconds: list[float]) -> dict[str, float]:
     return {"requests": len(ordered), "p50_s": median(ordered), "p99_s": p99, "longest_s": ordered[-1]}
 
 
-def play(platform: Platform, names: list[str], requests: int, clients: int) -> dict[str, Any]:
+def play(platform: Platform, names: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """Zipf over the models by several clients at once; every answer must come."""
-    trace = Random(7).choices(names, weights=[1 / (rank + 1) for rank in range(len(names))], k=requests)
-
-    def ask(name: str) -> tuple[str, int, float]:
-        begin = time.monotonic()
-        reply = platform.ask(f"/{name}/v2/models/{name}/infer", X, timeout=600)
-        print(f"{name} {reply.status} {time.monotonic() - begin:.2f} s", file=sys.stderr, flush=True)
-        return name, reply.status, time.monotonic() - begin
-
+    trace = Random(7).choices(names, weights=[1 / (rank + 1) for rank in range(len(names))], k=options.requests)
     begin = time.monotonic()
-    with ThreadPoolExecutor(clients) as pool:
-        answers = list(pool.map(ask, trace))
+
+    def ask(name: str) -> tuple[str, str, float] | None:
+        sent = time.monotonic()
+        if sent - begin > options.seconds:
+            return None
+        try:
+            status = str(platform.ask(f"/{name}/v2/models/{name}/infer", X, timeout=60).status)
+        except OSError as error:
+            status = type(error).__name__
+        print(f"{sent - begin:.2f} {name} {status} {time.monotonic() - sent:.2f} s", file=sys.stderr, flush=True)
+        return name, status, time.monotonic() - sent
+
+    with ThreadPoolExecutor(options.clients) as pool:
+        answers = [each for each in pool.map(ask, trace) if each is not None]
     took = time.monotonic() - begin
     by_model = {name: [seconds for each, _, seconds in answers if each == name] for name in names}
     return {
-        "seconds": took, "per_second": len(answers) / took, "statuses": Counter(str(each) for _, each, _ in answers),
+        "seconds": took, "per_second": len(answers) / took, "statuses": Counter(each for _, each, _ in answers),
         "all": summary([seconds for *_, seconds in answers]),
         "by_model": {name: summary(seconds) for name, seconds in by_model.items() if seconds},
     }  # fmt: skip
@@ -112,31 +118,37 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     try:
         assert held.stdout is not None
         held.stdout.readline()
+        result: dict[str, Any] = {
+            "gpu": torch.cuda.get_device_name(0), "models": options.models, "weights_gb": options.gigabytes,
+            "parks": not options.nothing_parks, "declared_bytes": need, "ballast_bytes": ballast,
+        }  # fmt: skip
         with Platform(folder / "home", {"PILOTLIGHT_PILOT_LIGHT": "on"}) as platform:
             begin = time.monotonic()
             for name in names:
                 platform.deploy(document(name, model, need, not options.nothing_parks))
                 print(f"{name} is deployed after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-            for name in names:
-                try:
+            try:
+                for name in names:
                     platform.wait_phase("Ready", "Parked", "Standby", name=name, seconds=options.wait)
-                except BaseException:
-                    print("\n".join(platform.events()[-60:]), file=sys.stderr, flush=True)
-                    raise
-            deployed_s = time.monotonic() - begin
-            print(f"{len(names)} models deployed in {deployed_s:.0f} s", file=sys.stderr, flush=True)
-            result = play(platform, names, options.requests, options.clients)
-            reasons = Counter(line.partition(":")[0] for line in platform.events())
-            waited = [line for line in platform.events() if line.startswith(("Preempted", "Admitted"))]
-            return {
-                "gpu": torch.cuda.get_device_name(0), "models": options.models, "weights_gb": options.gigabytes,
-                "declared_bytes": need, "ballast_bytes": ballast, "deployed_s": deployed_s, "trace": result,
-                "events": reasons, "swaps_per_minute": 60 * reasons["Preempted"] / result["seconds"],
-                "failures": Counter(line for line in platform.events() if line.startswith("Failed")).most_common(3),
-                "reserved_at_the_end": learned(platform), "last_events": waited[-10:],
-            }  # fmt: skip
+                result["deployed_s"] = time.monotonic() - begin
+                print(f"{len(names)} models deployed in {result['deployed_s']:.0f} s", file=sys.stderr, flush=True)
+                before = preemptions(platform)
+                result["trace"] = play(platform, names, options)
+                result["swaps_per_minute"] = 60 * (preemptions(platform) - before) / result["trace"]["seconds"]
+                result["reserved_at_the_end"] = learned(platform)
+            except Exception as error:
+                result["error"] = repr(error)[-2000:]
+            events = platform.events()
+            result["events"] = Counter(line.partition(":")[0] for line in events)
+            result["failures"] = Counter(line for line in events if line.startswith("Failed")).most_common(3)
+            result["last_events"] = [line for line in events if line.startswith(("Preempted", "Admitted"))][-10:]
+        return result
     finally:
         held.communicate("")
+
+
+def preemptions(platform: Platform) -> int:
+    return sum(line.startswith("Preempted") for line in platform.events())
 
 
 def main() -> None:
@@ -145,6 +157,7 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=12)
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=600, help="after which no more requests are sent")
     parser.add_argument("--wait", type=float, default=600, metavar="SECONDS", help="for a model to be ready at first")
     parser.add_argument("--nothing-parks", action="store_true", help="models are stopped instead of parked")
     options = parser.parse_args()

@@ -106,11 +106,11 @@ def options(argv: Sequence[str]) -> Options:
     )  # fmt: skip
     parser.add_argument(
         "--gpu-residence", type=float, default=variable("PILOTLIGHT_GPU_RESIDENCE", DEFAULT_RULES.residence_s),
-        help="seconds that a model keeps its GPU memory at least",
+        help="seconds that a model keeps its GPU memory, or less where it wakes fast",
     )  # fmt: skip
     parser.add_argument(
         "--gpu-patience", type=float, default=variable("PILOTLIGHT_GPU_PATIENCE", DEFAULT_RULES.patience_s),
-        help="seconds after which busy models leave a GPU for requests that wait",
+        help="seconds after which busy models leave a GPU for requests that wait, or less where they wake fast",
     )  # fmt: skip
     parser.add_argument("--allowed-hosts", default="", help="additional allowed Host and Origin names, comma separated")
     parser.add_argument("--https", default="", help="host:port of an HTTPS listener, with the files below")

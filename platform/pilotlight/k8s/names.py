@@ -73,6 +73,7 @@ ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU mem
 # Memory that a replica needs on each of its GPUs, which others may then share; "auto": as measured. On one machine.
 ANNOTATION_GPU_MEMORY: Final = f"{DOMAIN}/gpu-memory"
 ANNOTATION_GPU_PINNED: Final = f"{DOMAIN}/gpu-pinned"  # "true": it never leaves its GPU for another service
+ANNOTATION_GPU_RESIDENCE: Final = f"{DOMAIN}/gpu-residence"  # "30s": it stays at least so long after it is ready
 # "LoadBalancer": the entry Service of a raw or stateful service is one, on the port of its container.
 ANNOTATION_EXPOSE: Final = f"{DOMAIN}/expose"
 # On documents and pod templates of the target local: how a model of others is run, always from a private copy. "data":
@@ -113,9 +114,12 @@ SERVICE_ANNOTATIONS: Final = (
     ANNOTATION_REQUEST_LOG, ANNOTATION_AUDIT,
     ANNOTATION_PARK, ANNOTATION_MODEL_CACHE, ANNOTATION_EXPOSE, ANNOTATION_ISOLATION, ANNOTATION_MEMORY_CHECK,
     ANNOTATION_DISAGGREGATION, ANNOTATION_PAUSED, ANNOTATION_REPLAN, ANNOTATION_IMAGE_VARIANT, ANNOTATION_GPU_MEMORY,
-    ANNOTATION_GPU_PINNED, *RELEASE_ANNOTATIONS,
+    ANNOTATION_GPU_PINNED, ANNOTATION_GPU_RESIDENCE, *RELEASE_ANNOTATIONS,
 )  # fmt: skip
-POD_ANNOTATIONS: Final = (ANNOTATION_ISOLATION, ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED)  # copied to templates
+# Copied to pod templates.
+POD_ANNOTATIONS: Final = (
+    ANNOTATION_ISOLATION, ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED, ANNOTATION_GPU_RESIDENCE
+)  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 
 TAG_LATEST: Final = "latest"

@@ -6,7 +6,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from pilotlight.k8s.names import ANNOTATION_GPU_MEMORY
+from pilotlight.k8s.names import ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED, ANNOTATION_GPU_RESIDENCE
 
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
 _SUFFIXES: Final[dict[str, Decimal | int]] = {
@@ -59,10 +59,14 @@ def mebibytes(size: int) -> str:
     return f"{mebi // 1024}Gi" if mebi % 1024 == 0 else f"{mebi}Mi"
 
 
-def gpu_memory(annotations: Mapping[str, Any]) -> int | None:
-    """Return the bytes that a pod needs of each GPU; 0: as measured, None: whole GPUs."""
-    written = annotations.get(ANNOTATION_GPU_MEMORY)
-    return None if written is None else 0 if written == "auto" else int(quantity_or_zero(written))
+def gpu_sharing(annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a pod shares its GPUs: bytes of each (0: as measured, None: all), and the seconds that it stays."""
+    memory = annotations.get(ANNOTATION_GPU_MEMORY)
+    return {
+        "gpu_memory": None if memory is None else 0 if memory == "auto" else int(quantity_or_zero(memory)),
+        "gpu_pinned": annotations.get(ANNOTATION_GPU_PINNED) == "true",
+        "gpu_residence": unsigned_duration(str(annotations.get(ANNOTATION_GPU_RESIDENCE, ""))),
+    }
 
 
 def is_gpu(resource: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s import names
-from pilotlight.k8s.quantities import parse_quantity
+from pilotlight.k8s.quantities import parse_quantity, unsigned_duration
 from pilotlight.spec.field_types import child_path
 from pilotlight.spec.problems import Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node, parse
@@ -57,6 +57,9 @@ def check_annotations(document: Node, problems: Problems) -> None:
                 problems.error("PL117", value.location, child_path(path, name), message)
             elif name == names.ANNOTATION_GPU_MEMORY and not _is_gpu_memory(str(value.value)):
                 message = f'= {value.value}, must be a quantity such as "8Gi", or "auto"'
+                problems.error("PL117", value.location, child_path(path, name), message)
+            elif name == names.ANNOTATION_GPU_RESIDENCE and unsigned_duration(str(value.value)) is None:
+                message = f'= {value.value}, must be a duration such as "30s"'
                 problems.error("PL117", value.location, child_path(path, name), message)
             elif name == names.ANNOTATION_MODEL_NAMES and not _MODEL_NAMES.fullmatch(str(value.value)):
                 message = f'= {value.value}, must be names of models separated by commas, such as "llama, gpt-4o"'

@@ -94,6 +94,10 @@ class Metrics:
         """Return the histogram of the seconds to restore a parked version."""
         return self.wakes.setdefault((name, version), Histogram())
 
+    def wake_seconds(self) -> float:
+        """Return how long the wake of all models that have been parked takes, each as its mean so far."""
+        return sum(wakes.sum / wakes.count for wakes in self.wakes.values() if wakes.count)
+
     def record_load(self, model: str, version: int, phases: Mapping[str, float], total: float) -> None:
         """Record the seconds of a load by phase. Phases overlap, so their sum is not the total."""
         self.loads[model, version] = {**phases, "total": total}

@@ -35,6 +35,7 @@ def status(server: Server, _: HttpRequest) -> HttpResponse:
             "models": models,
             "in_flight": server.metrics.in_flight,
             "parked_bytes": server.metrics.parked()[1],
+            "wake_seconds": server.metrics.wake_seconds(),
         },
         200,
     )

@@ -204,5 +204,6 @@ def _status(documents: Mapping[int, Row], roster: Sequence[Row]) -> Row:
         "models": [{**row, **known.get((row["name"], row.get("version", "")), {})} for row in models],
         "in_flight": sum(document["in_flight"] for document in documents.values()),
         "parked_bytes": sum(document.get("parked_bytes", 0) for document in documents.values()),
+        "wake_seconds": max(document.get("wake_seconds", 0.0) for document in documents.values()),
         "workers": workers,
     }

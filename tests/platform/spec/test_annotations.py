@@ -7,6 +7,7 @@ import pytest
 from pilotlight.k8s.names import (
     ACCESS_ANNOTATIONS,
     ANNOTATION_CANARY,
+    ANNOTATION_GPU_RESIDENCE,
     ANNOTATION_ISOLATION,
     ANNOTATION_MODEL_NAMES,
     ANNOTATION_PARK,
@@ -92,7 +93,7 @@ def test_an_annotation_about_access_that_cannot_be_read_is_an_error_at_its_place
 
 
 def test_all_that_mean_something_pass_and_so_do_those_of_others() -> None:
-    valued = (*ACCESS_ANNOTATIONS, ANNOTATION_CANARY, *CHOICES)
+    valued = (*ACCESS_ANNOTATIONS, ANNOTATION_CANARY, ANNOTATION_GPU_RESIDENCE, *CHOICES)
     texts = [name for name in SERVICE_ANNOTATIONS if name not in valued]
     service = written(*texts, "example.com/auth-tokens")
     assert not problems_of(SERVICE.format(on_service=service, on_component=written(*COMPONENT_ANNOTATIONS, "team")))
@@ -129,6 +130,13 @@ def test_parking_is_true_or_false(value: str, wrong: bool) -> None:
         if wrong
         else []
     )
+
+
+@pytest.mark.parametrize(("value", "wrong"), [("30s", False), ("1m30s", False), ("30", True), ("-1s", True)])
+def test_the_residence_on_a_gpu_is_a_duration(value: str, wrong: bool) -> None:
+    found = problems_of(SERVICE.format(on_service=f'{ANNOTATION_GPU_RESIDENCE}: "{value}"', on_component=""))
+    message = f'error PL117: metadata.annotations["pilotlight.dev/gpu-residence"]: = {value}, must be a duration'
+    assert [each.partition(": ")[2] for each in found] == ([f'{message} such as "30s"'] if wrong else [])
 
 
 @pytest.mark.parametrize(("value", "wrong"), [("data", False), ("sandbox", False), ("none", True)])

@@ -171,6 +171,7 @@ def test_a_parked_model_is_ready_says_so_and_is_woken_by_a_request(server: Runni
     assert answered(server, "one") == [2, 10]
     assert states(server)["one"] == "READY"
     assert metric(server, wakes) == before + 1
+    assert server.get("/status").json()["wake_seconds"] > 0
     assert metric(server, "pilotlight_parked_models") == 0
 
 

@@ -56,7 +56,7 @@ class GpuAdmission:
         self._save_peak = save_peak
         self._waiting: dict[str, float] = {}  # since when, by replica
         self._started: dict[str, float] = {}
-        self._ready: dict[str, tuple[float, float]] = {}  # since when, and how long its load took
+        self._ready: dict[str, tuple[float, float | None]] = {}  # since when, and how long its load took if known
         self.memory: dict[str, int] = {}  # of the GPUs, by id, as last measured
         self._measured_at = 0.0
         self._measuring: asyncio.Task[None] | None = None
@@ -68,12 +68,13 @@ class GpuAdmission:
             return GpuFacts(leaving=leaving)
         run, revision, unit = found
         now, container, traffic = self._clock(), revision.spec.container, unit.traffic
-        ready_at, load_s = self._ready.setdefault(replica.id, (now, 0.0)) if replica.state == "ready" else (None, 0.0)
+        ready_at, load_s = self._ready.setdefault(replica.id, (now, None)) if replica.state == "ready" else (None, None)
         return GpuFacts(
             needed_memory(container.gpu_memory, revision.gpu_peak), leaving,
             evictable=not container.gpu_pinned and not min_replicas(unit.bounded(run.override_of(unit.name))),
             busy=bool(traffic.waiting or traffic.in_flight) or now - traffic.last_used < IDLE_AFTER_S,
-            ready_at=ready_at, load_s=load_s,
+            ready_at=ready_at, swap_s=load_s if replica.swap_s is None else replica.swap_s,
+            residence_s=container.gpu_residence,
             last_used=max(traffic.last_used, ready_at or 0.0), claim=self._claim(run, revision, unit),
         )  # fmt: skip
 
@@ -109,7 +110,8 @@ class GpuAdmission:
         if replica.state == "starting":
             self._started.setdefault(name, now)
         elif replica.state == "ready":
-            self._ready.setdefault(name, (now, now - self._started.pop(name, now)))
+            started = self._started.pop(name, None)
+            self._ready.setdefault(name, (now, None if started is None else now - started))
         else:
             self._started.pop(name, None)
             self._ready.pop(name, None)
@@ -172,7 +174,7 @@ class GpuAdmission:
 
     def _learn(self, replica: Replica, run: ServiceRun, revision: Revision, unit: Unit, used: int) -> None:
         """Record the peak of a replica that has had requests: its memory grows with the first ones."""
-        ready_at, _ = self._ready.get(replica.id, (self._clock(), 0.0))
+        ready_at, _ = self._ready.get(replica.id, (self._clock(), None))
         if unit.traffic.last_used < ready_at or used <= revision.gpu_peak * GROWTH:
             return
         declared = revision.spec.container.gpu_memory

@@ -18,7 +18,7 @@ from pilotlight.catalogue.engine_programs import engine_command
 from pilotlight.contract import ENV_ACCESS_FILE, GRPC_PORT, HTTP_PORT, is_predictor_image
 from pilotlight.k8s import names
 from pilotlight.k8s.model_pins import decode
-from pilotlight.k8s.quantities import gpu_memory
+from pilotlight.k8s.quantities import gpu_sharing
 from pilotlight.targets.local.manifests.object_lookup import SOURCES, Objects, at, mapping_at
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Fetch, Mount, Probe
 from pilotlight.targets.local.scaling.from_manifests import quantity_of
@@ -320,7 +320,7 @@ def container_of(
         fetches=fetches, pins=decode(str(annotations.get(names.ANNOTATION_PINS, ""))), options=options,
         pull_policy=str(main.get("imagePullPolicy") or ""),
         **_resources(mapping_at(main, "resources"), problems), **_host_port(main, serving, problems),
-        gpu_memory=gpu_memory(annotations), gpu_pinned=annotations.get(names.ANNOTATION_GPU_PINNED) == "true",
+        **gpu_sharing(annotations),
     )  # fmt: skip
     spec = _isolated(spec, annotations.get(names.ANNOTATION_ISOLATION), target_of(template), problems)
     startup, readiness, liveness = (_probe(main, name, spec, problems) for name in PROBES)

@@ -62,6 +62,7 @@ class ContainerSpec:
     gpus: int = 0
     gpu_memory: int | None = None  # bytes of each GPU; 0: as measured, at first the whole GPU; None: always whole ones
     gpu_pinned: bool = False  # it never leaves its GPU for another service
+    gpu_residence: float | None = None  # seconds that it stays at least; None: as its swaps cost
     cpu_request: float = 0.0
     cpu_limit: float | None = None
     memory_limit: int | None = None

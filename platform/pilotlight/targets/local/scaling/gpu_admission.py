@@ -2,8 +2,9 @@
 
 Replicas that wait are served in order of arrival. One that cannot start yet reserves the GPUs that it will get, so that
 a smaller one behind it cannot overtake it there: each GPU has a queue. Idle holders leave for it, the least recently
-used first. After `patience_s` busy ones leave too, the longest resident first, so that no model waits without bound;
-none leaves before its residence time is over, so that models do not displace each other all the time.
+used first. After a patience busy ones leave too, the longest resident first, so that no model waits without bound;
+none leaves before its residence time is over, so that models do not displace each other all the time. Both times are
+shorter where a swap costs less.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -14,7 +15,7 @@ from pilotlight.k8s.quantities import mebibytes
 
 GpuId = int | str
 WHOLE: Final = 0  # as an amount of memory: all of the device, shared with no other replica
-# Which holders may leave for a replica: none; idle ones; after `patience_s` busy ones too.
+# Which holders may leave for a replica: none; idle ones; after their patience busy ones too.
 Claim = Literal["none", "idle", "busy"]
 
 
@@ -37,7 +38,8 @@ class Holder(NamedTuple):
     evictable: bool = False  # its lower bound is zero and it is not pinned
     busy: bool = False
     ready_at: float | None = None  # None: it is starting
-    load_s: float = 0.0
+    swap_s: float | None = None  # that its last load took, or its parking and a wake; None: not known
+    residence_s: float | None = None  # declared
     last_used: float = 0.0
 
 
@@ -54,11 +56,31 @@ class Waiter(NamedTuple):
 
 
 class Rules(NamedTuple):
-    residence_s: float = 10.0  # a holder stays ready at least this long, and as long as its load took
+    """Longest times of holders that declare none; those whose swap costs little have shorter ones."""
+
+    residence_s: float = 10.0  # a holder stays ready this long, or as long as its load took
     patience_s: float = 30.0  # before busy holders leave for a replica with waiting requests
 
 
 DEFAULT_RULES: Final = Rules()
+SWAPS: Final = 10  # a GPU spends at most a tenth of its time on swaps that cost less than a tenth of `residence_s`
+SHORTEST_S: Final = 1.0  # a swap costs more than what is measured of it: routing, drains, cold caches
+
+
+def residence(holder: Holder, rules: Rules) -> float:
+    """Return the seconds that a ready holder stays at least."""
+    if holder.residence_s is not None:
+        return holder.residence_s
+    if holder.swap_s is None:
+        return rules.residence_s
+    return max(holder.swap_s, min(rules.residence_s, max(SHORTEST_S, SWAPS * holder.swap_s)))
+
+
+def patience(holder: Holder, rules: Rules) -> float:
+    """Return the seconds that requests wait before a busy holder leaves: in proportion to its residence time."""
+    if not rules.residence_s:
+        return rules.patience_s
+    return rules.patience_s * min(1.0, residence(holder, rules) / rules.residence_s)
 
 
 class Eviction(NamedTuple):
@@ -133,7 +155,7 @@ class _Queue:
             self.result.moves.append(waiter.replica)
             self._occupy(waiter, elsewhere, self._future)
         elif waiter.claim == "busy" and (later := self._plan(waiter, own, eventually=True)) is not None:
-            self._occupy(waiter, tuple(later), self._future)  # bounded by `patience_s` and the residence of holders
+            self._occupy(waiter, tuple(later), self._future)  # bounded by patience and residence of holders
 
     def _free(self, waiter: Waiter, gpus: Sequence[Gpu]) -> tuple[GpuId, ...]:
         """Return the GPUs where it can start now: the fullest ones that it fits into; for whole ones the least used."""
@@ -183,11 +205,11 @@ class _Queue:
             return True
         if holder.ready_at is None or self._now < self._resident_until(holder):
             return False
-        return not holder.busy or (waiter.claim == "busy" and self._now - waiter.since >= self._rules.patience_s)
+        waited = self._now - waiter.since
+        return not holder.busy or (waiter.claim == "busy" and waited >= patience(holder, self._rules))
 
     def _resident_until(self, holder: Holder) -> float:
-        start = self._now if holder.ready_at is None else holder.ready_at
-        return start + max(self._rules.residence_s, holder.load_s)
+        return (self._now if holder.ready_at is None else holder.ready_at) + residence(holder, self._rules)
 
     def _cost(self, victims: Sequence[Holder]) -> tuple[bool, float, float]:
         """Return the sort key of a GPU: idle victims first, those that may leave soonest, the least recently used."""

@@ -44,7 +44,8 @@ class GpuFacts(NamedTuple):
     evictable: bool = False
     busy: bool = False
     ready_at: float | None = None
-    load_s: float = 0.0
+    swap_s: float | None = None
+    residence_s: float | None = None
     last_used: float = 0.0
     claim: gpu_admission.Claim = "none"
 
@@ -117,7 +118,7 @@ class GpuQueue:
         leaving = facts.leaving or record.state in ("parking", "draining")
         return gpu_admission.Holder(
             record.id, _service(record), gpus, memory, leaving, facts.evictable, facts.busy, facts.ready_at,
-            facts.load_s, facts.last_used,
+            facts.swap_s, facts.residence_s, facts.last_used,
         )  # fmt: skip
 
     def usage(self, devices: Sequence[Device]) -> dict[str, dict[int | str, int]]:
@@ -193,9 +194,10 @@ def _nvml() -> list[tuple[Device, str]]:
 
 
 class ParkResult(NamedTuple):
-    """Result of parking: host memory in use, or the error."""
+    """Result of parking: host memory in use and the mean time of a wake so far, 0: none; or the error."""
 
     host_bytes: int = 0
+    wake_s: float = 0.0
     error: str = ""
 
 
@@ -218,7 +220,8 @@ async def park(replica: Replica, token: str) -> ParkResult:
     awake = [name for name in _names(status, "READY") if name not in ensembles]
     if not status.ok or awake:
         return ParkResult(error=f"{', '.join(awake) or 'its state'} was not parked")
-    return ParkResult(int(status.json().get("parked_bytes") or 0))
+    found = status.json()
+    return ParkResult(int(found.get("parked_bytes") or 0), float(found.get("wake_seconds") or 0.0))
 
 
 def _names(status: LoopbackResponse, *states: str) -> list[str]:

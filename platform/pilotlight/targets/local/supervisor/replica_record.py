@@ -89,6 +89,7 @@ class Replica(Struct, frozen=True):
     unparkable: str = ""  # why it was ended instead of parked
     parked_at: float = 0.0  # seconds since the epoch
     parked_bytes: int = 0  # host memory held while parked
+    swap_s: float | None = None  # that its last parking and a wake took; None: it was not parked yet
     launcher: str = "local"
     handle: str = ""  # what the launcher finds it by: name of a container, id of a job, port of an engine
     node: str = ""  # that runs it; empty: this machine

@@ -132,10 +132,12 @@ class SupervisedReplica:
         self._parking = asyncio.get_running_loop().create_task(self._park(token, done))
 
     async def _park(self, token: str, done: Callable[["SupervisedReplica", str], None]) -> None:
+        started = time.monotonic()
         result = await gpus.park(self.record, token)
         self._parking = None
         if not result.error:
-            self.update(state="parked", parked_at=time.time(), parked_bytes=result.host_bytes)
+            swap_s = time.monotonic() - started + result.wake_s
+            self.update(state="parked", parked_at=time.time(), parked_bytes=result.host_bytes, swap_s=swap_s)
         done(self, result.error)
 
     def unpark(self) -> None:

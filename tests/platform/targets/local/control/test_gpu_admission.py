@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from tests.doc_pages import page_section
 from tests.platform.targets.local.runs import container, replica, revision, revision_of, running, service, workload
@@ -16,7 +17,7 @@ from pilotlight.targets.local.control.gpu_admission import (
     needed_memory,
 )
 from pilotlight.targets.local.control.service_state import ServiceRun
-from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES
+from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, SHORTEST_S
 from pilotlight.targets.local.scaling.types import Kpa
 from pilotlight.targets.local.supervisor.gpus import GpuFacts
 from pilotlight.targets.local.supervisor.replica_record import Replica
@@ -79,10 +80,18 @@ def test_measured_memory_replaces_what_was_declared_but_never_shares_a_whole_gpu
     assert [needed_memory(0, 0), needed_memory(0, 100), needed_memory(None, 100)] == [0, 105, 0]
 
 
+def test_the_cost_of_a_swap_is_that_of_its_last_parking_and_of_its_start_before() -> None:
+    run = run_of(gpu_residence=4.0)
+    unknown = facts(run, replica())
+    assert (unknown.swap_s, unknown.residence_s) == (None, 4.0)
+    assert facts(run, msgspec.structs.replace(replica(), swap_s=0.2)).swap_s == 0.2
+
+
 def test_the_page_names_the_times_and_margins() -> None:
     residence, patience = DEFAULT_RULES
     for words in (
-        f"stays at least {residence:g} s after it is ready", f"have waited for {patience:g} s",
+        f"between {SHORTEST_S:g} and {residence:g} s", f"have waited for {patience:g} s",
+        "three times as long" if patience == 3 * residence else "",
         f"without a request for {IDLE_AFTER_S:g} s",
         f"measured every {MEASURE_EVERY_S:g} s", f"its peak plus {100 * (MARGIN - 1):.0f} %",
     ):  # fmt: skip

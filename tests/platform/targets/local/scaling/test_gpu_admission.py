@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotlight.targets.local.scaling.gpu_admission import (
+    SHORTEST_S,
+    SWAPS,
     Admission,
     Claim,
     Eviction,
@@ -17,6 +19,8 @@ from pilotlight.targets.local.scaling.gpu_admission import (
     Waiter,
     admit,
     impossible,
+    patience,
+    residence,
 )
 
 GIB = 1 << 30
@@ -77,7 +81,9 @@ def test_the_least_recently_used_leaves_and_no_more_than_necessary() -> None:
     [
         ({"evictable": False}, "pinned, or with a lower bound"),
         ({"ready_at": 95.0}, "within its residence time"),
-        ({"ready_at": 80.0, "load_s": 25.0}, "its load took longer than it has served"),
+        ({"ready_at": 80.0, "swap_s": 25.0}, "its load took longer than it has served"),
+        ({"ready_at": 97.0, "swap_s": 0.4}, "within the residence time of a model that wakes quickly"),
+        ({"ready_at": 60.0, "swap_s": 0.4, "residence_s": 60.0}, "within its declared residence time"),
         ({"ready_at": None}, "still loading"),
         ({"busy": True}, "busy, and the other has not waited long"),
     ],
@@ -93,6 +99,30 @@ def test_a_busy_one_leaves_once_requests_of_another_have_waited_too_long() -> No
     late = decide(busy, waiter("b"), at=130.0)
     assert late.evictions == [Eviction("a", "default/b has waited 30 s for 8Gi of GPU 0")]
     assert not decide(busy, waiter("b", claim="idle"), at=900.0).evictions
+
+
+def test_one_that_wakes_quickly_leaves_earlier() -> None:
+    quick = holder("a", memory=20, swap_s=0.2, ready_at=98.0, used=98.0)
+    assert evicted(decide([quick], waiter("b"))) == ["a"]
+    assert not evicted(decide([quick._replace(busy=True)], waiter("b"), at=105.9))
+    assert evicted(decide([quick._replace(busy=True)], waiter("b"), at=106.0)) == ["a"]
+    declared = holder("a", memory=20, residence_s=0.5, ready_at=99.0, used=99.0)
+    assert evicted(decide([declared], waiter("b"))) == ["a"]
+
+
+@given(swap_s=st.floats(0, 1000), more_s=st.floats(0, 1000), longest_s=st.floats(SHORTEST_S, 100))
+def test_residence_and_patience_follow_the_cost_of_a_swap_within_bounds(
+    swap_s: float, more_s: float, longest_s: float
+) -> None:
+    """Swaps take at most the 11th part of a GPU's time, or half of it where they take longer than the longest time."""
+    rules = Rules(longest_s, 3 * longest_s)
+    cheap, dear = holder("a", swap_s=swap_s), holder("b", swap_s=swap_s + more_s)
+    assert SHORTEST_S <= residence(cheap, rules) <= max(longest_s, swap_s)
+    assert residence(cheap, rules) >= min(SWAPS * swap_s, longest_s)
+    assert swap_s <= residence(cheap, rules) <= residence(dear, rules)
+    assert patience(cheap, rules) <= patience(dear, rules) <= rules.patience_s
+    unknown = holder("c")
+    assert (residence(unknown, rules), patience(unknown, rules)) == rules
 
 
 def test_no_second_one_leaves_while_a_first_is_on_its_way_out() -> None:
@@ -139,6 +169,7 @@ class Machine:
     demand: Callable[[int, int], bool]  # whether a model has requests at a second
     load_s: int = 4
     drain_s: int = 3
+    swap_s: float = 4.0  # as measured
     holders: dict[str, Holder] = field(default_factory=dict)
     waiting: dict[str, Waiter] = field(default_factory=dict)
     ready_in: dict[str, int] = field(default_factory=dict)
@@ -164,7 +195,7 @@ class Machine:
     def _progress(self, now: int) -> None:
         for name in [name for name, at in self.ready_in.items() if at <= now]:
             del self.ready_in[name]
-            self.holders[name] = self.holders[name]._replace(ready_at=float(now), load_s=float(self.load_s))
+            self.holders[name] = self.holders[name]._replace(ready_at=float(now), swap_s=self.swap_s)
         for name in [name for name, at in self.gone_in.items() if at <= now]:
             del self.gone_in[name]
             del self.holders[name]
@@ -181,9 +212,9 @@ class Machine:
             victim = self.holders[eviction.replica]
             assert victim.evictable
             assert victim.ready_at is not None
-            assert now - victim.ready_at >= RULES.residence_s
+            assert now - victim.ready_at >= residence(victim, RULES)
             waited = max(now - each.since for each in self.waiting.values())
-            assert not victim.busy or waited >= RULES.patience_s
+            assert not victim.busy or waited >= patience(victim, RULES)
             self.holders[eviction.replica] = victim._replace(leaving=True)
             self.gone_in[eviction.replica] = now + self.drain_s
 
@@ -209,14 +240,22 @@ def test_no_gpu_is_over_its_capacity_and_no_one_leaves_before_it_may(
 
 
 @settings(deadline=None, max_examples=12)
-@given(gpus=st.integers(1, 2), sizes=st.lists(st.integers(2, 24), min_size=2, max_size=8))
-def test_no_model_waits_without_bound_where_all_are_busy_all_the_time(gpus: int, sizes: list[int]) -> None:
+@given(
+    gpus=st.integers(1, 2),
+    sizes=st.lists(st.integers(2, 24), min_size=2, max_size=8),
+    swap_s=st.sampled_from([0.05, 0.2, 0.5, 4.0]),
+)
+def test_no_model_waits_without_bound_where_all_are_busy_all_the_time(
+    gpus: int, sizes: list[int], swap_s: float
+) -> None:
     """Each one before it in the queue costs at most a residence, a drain and a load; its own patience comes once."""
-    machine = Machine(gpus, sizes, frozenset(), lambda model, now: True)
+    load_s, drain_s = (4, 3) if swap_s > 1 else (1, 1)
+    machine = Machine(gpus, sizes, frozenset(), lambda model, now: True, load_s, drain_s, swap_s)
     for now in range(500):
         machine.tick(now)
-    turn = RULES.residence_s + machine.drain_s + machine.load_s + 2
-    bound = RULES.patience_s + len(sizes) * turn
+    any_holder = holder("a", swap_s=swap_s)
+    turn = residence(any_holder, RULES) + machine.drain_s + machine.load_s + 2
+    bound = patience(any_holder, RULES) + len(sizes) * turn
     still = max((500 - each.since for each in machine.waiting.values()), default=0)
     assert max(machine.longest, still) <= bound
 
@@ -227,3 +266,7 @@ def test_two_models_that_take_turns_do_not_thrash() -> None:
     for now in range(600):
         machine.tick(now)
     assert 30 <= machine.swaps <= 600 / (RULES.residence_s + machine.drain_s + machine.load_s)
+    quick = Machine(1, [20, 20], frozenset(), lambda model, now: now % 2 == model, load_s=1, drain_s=1, swap_s=0.2)
+    for now in range(600):
+        quick.tick(now)
+    assert 100 <= quick.swaps <= 600 / (SWAPS * 0.2)

@@ -64,6 +64,8 @@ def test_a_parked_replica_lends_its_gpu_and_has_it_back_when_the_other_parks(tmp
             stage.supervisor.park("one-1")
             parked = await last(stage, "one-1", "parked")
             assert (parked.parked_bytes, parked.parked_at > 0, parked.gpus) == (1000, True, (0,))
+            assert parked.swap_s is not None
+            assert 0 < parked.swap_s < 10
             await last(stage, "two-1", "ready")
 
             stage.supervisor.unpark("one-1")

@@ -6,7 +6,7 @@ Uses http.client only: the API is on loopback, and importing a client library wo
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from msgspec import DecodeError, Struct, ValidationError, json
@@ -41,6 +41,9 @@ from pilotlight.targets.target import (
     UsageRow,
 )
 from pilotlight.wire.machine import user_name
+
+if TYPE_CHECKING:
+    from pilotlight.targets.local.history.points import ServiceHistory
 
 Json = Any
 T = TypeVar("T")
@@ -189,6 +192,12 @@ class LocalTarget:
     def usage(self, since: str) -> Sequence[UsageRow]:
         """Return the tokens used from a day `YYYY-MM-DD` on."""
         return self._get(f"/api/v1/usage{query(since=since)}", tuple[UsageRow, ...])
+
+    def history(self, key: Key, seconds: int) -> "ServiceHistory":
+        """Return the recorded figures of the last seconds, at the finest resolution that covers them."""
+        from pilotlight.targets.local.history.points import ServiceHistory  # of two verbs
+
+        return self._get(f"{path(key)}/history{query(seconds=seconds)}", ServiceHistory)
 
     def console(self, *, read_only: bool = False) -> Ticket:
         return self._request("POST", f"/api/v1/console/tickets{query(read_only=read_only)}", Ticket)

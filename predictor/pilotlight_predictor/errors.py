@@ -6,6 +6,7 @@
     ├── Unreadable                 400 INVALID_ARG     bytes that are not a gRPC message
     ├── Unauthenticated            401 UNAUTHENTICATED no or wrong credentials
     ├── Forbidden                  403 PERMISSION      known, but not allowed
+    │   └── Restricted                                 without the key of its API group
     ├── NotFound                   404 NOT_FOUND       unknown model or version
     │   └── NoRoute                                    unknown path
     ├── MethodNotAllowed           405 INVALID_ARG
@@ -57,6 +58,10 @@ class Unauthenticated(PredictorError):
 
 class Forbidden(PredictorError):
     status, code, grpc_status = 403, "PERMISSION", "PERMISSION_DENIED"
+
+
+class Restricted(Forbidden):
+    grpc_status = "UNAVAILABLE"  # as Triton, whose clients send the key
 
 
 class NotFound(PredictorError):

@@ -31,20 +31,18 @@ BOOLEANS = frozenset(flag for flag in TRANSLATED if flag.startswith("--allow-"))
 REFUSED = {
     "--grpc-use-ssl": "terminate TLS in a proxy in front of this server",
     "--grpc-use-ssl-mutual": "terminate TLS in a proxy in front of this server",
-    "--http-restricted-api": "use --admin-token-file and --api-token-file to restrict access",
-    "--grpc-restricted-protocol": "use --admin-token-file and --api-token-file to restrict access",
 }
 IGNORED = frozenset({
     "--allow-cpu-metrics", "--allow-model-load-unload", "--allow-profiling", "--allow-sagemaker",
     "--allow-vertex-ai", "--backend-config", "--backend-directory", "--buffer-manager-thread-count",
     "--cache-directory", "--cuda-memory-pool-byte-size", "--cuda-virtual-address-size",
-    "--disable-auto-complete-config", "--enable-peer-access", "--grpc-header-forward-pattern",
+    "--disable-auto-complete-config", "--enable-peer-access",
     "--grpc-http2-max-ping-strikes", "--grpc-http2-max-pings-without-data",
     "--grpc-http2-min-recv-ping-interval-without-data", "--grpc-infer-allocation-pool-size",
     "--grpc-infer-response-compression-level", "--grpc-infer-thread-count", "--grpc-keepalive-permit-without-calls",
     "--grpc-keepalive-time", "--grpc-keepalive-timeout", "--grpc-max-connection-age",
     "--grpc-max-connection-age-grace", "--grpc-max-response-pool-size", "--grpc-root-cert", "--grpc-server-cert",
-    "--grpc-server-key", "--grpc-stream-infer-thread-count", "--host-policy", "--http-header-forward-pattern",
+    "--grpc-server-key", "--grpc-stream-infer-thread-count", "--host-policy",
     "--http-health-port", "--http-thread-count", "--log-file", "--metrics-config",
     "--min-supported-compute-capability", "--model-config-name", "--model-load-gpu-limit", "--model-load-retry-count",
     "--model-load-thread-count", "--model-namespacing", "--pinned-memory-pool-byte-size", "--platform-config-file",

@@ -11,6 +11,7 @@ from pilotlight_predictor.config.settings_table import CONFIG, ParsedSource, bui
 from pilotlight_predictor.config.value_types import check_weights
 
 EXIT_USAGE = 2
+RPC_FLAG = "--grpc-restricted-protocol"
 PROGRAM = "python -m pilotlight_predictor"
 
 
@@ -86,6 +87,10 @@ def _conflicts(settings: Settings, merged: ParsedSource) -> Iterator[str]:
             f"{origins['model.load_models']}: model.load_models = {', '.join(model.load_models)}, must be empty while "
             f"model.control_mode is {model.control_mode}; add --model-control-mode=explicit"
         )
+    for name, flag in (("http_restricted_apis", "--http-restricted-api"), ("grpc_restricted_apis", RPC_FLAG)):
+        listed = [group for groups in getattr(settings.server, name) for group in groups.groups]
+        if twice := sorted({group for group in listed if listed.count(group) > 1}):
+            yield f"{origins[f'server.{name}']}: {flag} restricts {', '.join(twice)} twice; name each group once"
     for problem in check_weights(model.version_weights, model.version_labels):
         yield f"{origins['model.version_weights']}: {problem}"
     if model.park_after_s and not model.parks:

@@ -96,7 +96,7 @@ def read_environment(environ: Mapping[str, str]) -> ParsedSource:
             if row.kind in (PORT, PORT_OR_OFF) and "://" in text:
                 source.warnings.append(f"{name} = {text} describes a Kubernetes Service and is ignored")
                 continue
-            for part in text.split(",") if row.kind.many else [text]:
+            for part in text.split(row.kind.separator) if row.kind.many else [text]:
                 source.add(row, part.strip(), name)
             break
     known = {name for row in (*ROWS, CONFIG) for name in row.variables}

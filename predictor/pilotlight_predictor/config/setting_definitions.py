@@ -130,6 +130,22 @@ class ServerSettings(SettingsGroup):
     tls_client_ca: str = setting(
         "", TEXT, "--tls-client-ca", "PEM file with authorities; clients need a certificate of theirs."
     )
+    http_restricted_apis: tuple[value_types.RestrictedGroups, ...] = setting(
+        (), value_types.RESTRICTED, "--http-restricted-api",
+        "Groups of HTTP calls that need this header; for control calls the key replaces the admin token. May be"
+        " repeated, in the variable with spaces between.",
+    )  # fmt: skip
+    grpc_restricted_apis: tuple[value_types.RestrictedGroups, ...] = setting(
+        (), value_types.RESTRICTED, "--grpc-restricted-protocol",
+        "The same over gRPC, where the metadata key is triton-grpc-protocol- and this name.",
+    )  # fmt: skip
+    http_header_forward_pattern: str = setting(
+        "", value_types.PATTERN, "--http-header-forward-pattern",
+        "HTTP headers whose name has a match become parameters of an inference request.",
+    )  # fmt: skip
+    grpc_header_forward_pattern: str = setting(
+        "", value_types.PATTERN, "--grpc-header-forward-pattern", "The same for the metadata of gRPC calls."
+    )
     access_file: str = setting(
         "", TEXT, "--access-file",
         "File with the access rules of the service (tokens, JWTs, rate), as render writes them into a Secret.",

@@ -16,16 +16,29 @@ TOTAL = 100.0  # of a model's traffic weights
 # Not compiled at import: few servers have labels, and every start would pay for it.
 _LABEL = r"(?:[^/=]+/)?[^/=\s]*[^/=\s\d][^/=\s]*"
 _VERSION = r"(?:[^/=]+/)?[^/=\s]+"
+API_GROUPS = (
+    "health", "metadata", "inference", "shared-memory", "model-config", "model-repository", "statistics", "trace",
+    "logging",
+)  # fmt: skip
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
+class RestrictedGroups(NamedTuple):
+    """API groups whose calls need a header of this name and value."""
+
+    groups: tuple[str, ...]
+    header: str
+    value: str
+
+
 class ValueKind(NamedTuple):
-    """Kind of a setting's value. `many`: how a repeatable setting collects its values."""
+    """Kind of a setting's value. `many`: how a repeatable setting collects its values; `separator`: of a variable's."""
 
     metavar: str
     must: str
     read: Callable[[str], Any]
     many: Literal["", "list", "map"] = ""
+    separator: str = ","
 
 
 def boolean(text: str) -> bool:
@@ -123,6 +136,27 @@ def pins(text: str) -> dict[str, Any]:
     return documents
 
 
+def restricted_groups(text: str) -> RestrictedGroups:
+    names, colon, pair = text.partition(":")
+    header, equals, value = pair.partition("=")
+    groups = tuple(name.strip() for name in names.split(","))
+    if (
+        not (colon and equals and header.strip())
+        or not set(groups) <= set(API_GROUPS)
+        or len(set(groups)) < len(groups)
+    ):
+        raise ValueError
+    return RestrictedGroups(groups, header.strip(), value.strip())
+
+
+def pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error:
+        raise ValueError from None
+    return text
+
+
 def request_log(text: str) -> "LogSettings":
     from pilotlight.wire.request_log.settings import decode
 
@@ -159,8 +193,13 @@ PARAMETERS = ValueKind("NAME=VALUE", "a name, = and a value", parameter, "map")
 LOG = ValueKind("JSON", "the settings of a request log, as `platformctl render` writes them", request_log)
 ADAPTERS = ValueKind("NAME=PATH", "a name, = and a folder or URI", parameter, "map")
 PICKLES = ValueKind("FILE=SHA256", "a file name, = and the 64 hex digits of its SHA-256", pickle, "map")
+PATTERN = ValueKind("REGEX", "a regular expression", pattern)
 PORT = ValueKind("PORT", "a port from 0 to 65535", lambda value: integer(value, 0, 65535))
 PORT_OR_OFF = ValueKind("PORT", "a port from 0 to 65535, or -1 or none for off", port)
+RESTRICTED = ValueKind(
+    "GROUP,…:KEY=VALUE", f"groups, :, a header's name, = and its value; each group one of {', '.join(API_GROUPS)}",
+    restricted_groups, "list", " ",
+)  # fmt: skip
 SECONDS = ValueKind("SECONDS", "a number of seconds, 0 or greater", amount)
 FACTOR = ValueKind("FACTOR", "a number, 0 or greater", amount)
 MEGABYTES = ValueKind("MB", "a number of megabytes, 0 or greater", amount)

@@ -10,6 +10,7 @@ from pilotlight_predictor.config import Limits
 from pilotlight_predictor.core.byte_budget import ByteBudget
 from pilotlight_predictor.errors import Forbidden, PredictorError, RateLimited, RequestTooLarge
 from pilotlight_predictor.frontends.auth import Access, Action, authorize
+from pilotlight_predictor.frontends.restricted_apis import Restriction
 from pilotlight_predictor.frontends.tasks_and_timeouts import SCARCE_S, SLOW_S
 
 MAX_CLIENTS: Final = 10_000  # stored token buckets; the least recently used is evicted first
@@ -82,12 +83,23 @@ class Admission(ByteBudget):
             return False
         return True
 
-    def admit(self, headers: Mapping[str, str], peer: str, action: Action, protocol: str = "") -> None:
+    def admit(
+        self,
+        headers: Mapping[str, str],
+        peer: str,
+        action: Action,
+        protocol: str = "",
+        restriction: Restriction | None = None,
+    ) -> None:
         """Raise Unauthenticated, Forbidden or RateLimited. Once per request, before its body is read."""
+        if restriction is not None:
+            restriction.check(headers)
         bounds = self._own.get(protocol, self._all)
         if action is Action.HEALTH or (bounds.unrestricted and action is not Action.ADMIN):
             return
         identity = self._access.identify(headers, peer, action)
+        if restriction is not None and action is Action.ADMIN:
+            action = Action.READ  # whoever has the key of the group may change what it is about
         authorize(identity, action)
         if self._access.rules is not None and action is not Action.METRICS:
             self._access.rules.check_rate(identity.client)

@@ -20,6 +20,7 @@ from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inpu
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.frontends.auth import Action
+from pilotlight_predictor.frontends.forwarded_headers import add_headers
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response, model_routes
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -127,6 +128,7 @@ async def generate_stream(server: Server, request: HttpRequest) -> HttpResponse:
     else:
         infer_request = decode_generate(*arguments)
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
+    add_headers(infer_request, request.forwarded)
     served = server.find(infer_request.model, infer_request.version)
     return await GenerateEvents(server, request, served, infer_request).respond()
 

@@ -225,6 +225,6 @@ def test_a_flag_without_meaning_here_is_accepted_with_a_warning(flag: str) -> No
 
 
 def test_a_flag_that_would_protect_the_server_is_refused() -> None:
-    for flag in ("--grpc-use-ssl", "--http-restricted-api=model-repository:key=secret"):
+    for flag in ("--grpc-use-ssl", "--grpc-use-ssl-mutual"):
         with pytest.raises(SettingsError, match="is not supported"):
             parse(["--model-path=m", flag], {})

@@ -19,6 +19,8 @@ SAMPLES: dict[value_types.ValueKind, tuple[str, Any]] = {
     value_types.MEMORY: ("25 %", "25%"),
     value_types.MILLISECONDS: ("2.5", 2.5),
     value_types.NETWORKS: ("10.0.0.0/8", ("10.0.0.0/8",)),
+    value_types.PATTERN: ("^my-", "^my-"),
+    value_types.RESTRICTED: ("trace,logging:a=b", (value_types.RestrictedGroups(("trace", "logging"), "a", "b"),)),
     value_types.PARAMETERS: ("task=fill-mask", {"task": "fill-mask"}),
     value_types.PICKLES: ("w.pkl=" + "aB" * 32, {"w.pkl": "ab" * 32}),
     value_types.LOG: ('{"url":"http://sink/"}', LogSettings("http://sink/")),
@@ -91,6 +93,7 @@ def test_each_key_of_the_file_sets_its_setting(row: SettingRow, path: str, tmp_p
         f"[{text}]" if row.kind.many == "list" else f"{{{text.replace('=', ': ')}}}" if row.kind.many == "map" else text
     )
     shown = f"'{text}'" if row.kind in (value_types.PINS, value_types.LOG) else shown  # JSON as text
+    shown = f"['{text}']" if row.kind is value_types.RESTRICTED else shown
     file = tmp_path / "inference.yaml"
     file.write_text("\n".join([*lines, f"{'  ' * len(sections)}{name}: {shown}"]))
     assert get(parse([*model(row), *mode(row), "--config", str(file)], {}), row.key) == value

@@ -16,11 +16,13 @@ from pilotlight_predictor.core.protobuf_codec import Message, decode, encode
 from pilotlight_predictor.errors import PredictorError
 from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.auth import Action
+from pilotlight_predictor.frontends.forwarded_headers import HeaderForwarding
 from pilotlight_predictor.frontends.grpc.headers import CallHead
 from pilotlight_predictor.frontends.grpc.message_reader import RejectedMessage
 from pilotlight_predictor.frontends.http.access_log import RequestObserver
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, valid_text
 from pilotlight_predictor.frontends.http.router import error_response
+from pilotlight_predictor.frontends.restricted_apis import GRPC_PREFIX, RestrictedApis
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.server.handler_context import Server
 
@@ -64,7 +66,9 @@ class GrpcRequest(HttpRequest):
 
     def next_message(self) -> "GrpcRequest":
         """Return a request for the next message of the same stream."""
-        return GrpcRequest(self.path, self.headers, self.peer, self.time_left)
+        request = GrpcRequest(self.path, self.headers, self.peer, self.time_left)
+        request.forwarded = self.forwarded
+        return request
 
 
 Messages = AsyncIterator[Buffer]
@@ -208,12 +212,19 @@ class MethodHandler:
     def __init__(self, dispatcher: GrpcDispatcher, server: Server, path: str, protocol: str, method: Method) -> None:
         self._dispatcher, self._server, self._admission = dispatcher, server, dispatcher.admission
         self._path, self._protocol, self._method = path, protocol, method
-        self.checks_caller = self._admission.checks_every_request(method.action, protocol)
+        settings = server.settings.server
+        restricted = RestrictedApis(settings.grpc_restricted_apis, "protocol", GRPC_PREFIX)
+        self._restriction = restricted.of(method.action, path)
+        self._forwarding = HeaderForwarding(settings.grpc_header_forward_pattern)
+        checks = self._admission.checks_every_request(method.action, protocol)
+        self.checks_caller = checks or self._restriction is not None
         self.streams = method.stream is not None
         self.can_reject_message = method.unary is not None  # an error of one message does not end the stream
 
     def new_request(self, transport: CallTransport) -> GrpcRequest:
         request = GrpcRequest(self._path, transport.head.headers, transport.peer, transport.time_left)
+        if self._forwarding:
+            request.forwarded = self._forwarding.forwarded(transport.head.headers.items())
         observer = self._dispatcher.observer()
         if observer is not None:
             observer.attach(request, self._path)
@@ -229,7 +240,7 @@ class MethodHandler:
 
     def _admit(self, request: GrpcRequest) -> None:
         try:
-            self._admission.admit(request.headers, request.peer, self._method.action, self._protocol)
+            self._admission.admit(request.headers, request.peer, self._method.action, self._protocol, self._restriction)
         except PredictorError as error:
             self._count(request, error.status)
             raise

@@ -195,6 +195,7 @@ class AiohttpServer:
         peer = peer_of(aio_request.transport) if aio_request.transport is not None else ""
         headers = _headers(aio_request)
         request = HttpRequest(aio_request.method, path, query, headers, body, peer, finish, perf_counter())
+        request.forwarded = self._dispatcher.forwarding.forwarded(aio_request.headers.items())
         return request, future
 
     async def _send(

@@ -15,7 +15,9 @@ from pilotlight_predictor.core.compression import decompress
 from pilotlight_predictor.errors import BadRequest, Cancelled, MethodNotAllowed, NoRoute, NotFound, PredictorError
 from pilotlight_predictor.frontends.admission import Admission
 from pilotlight_predictor.frontends.auth import Action
+from pilotlight_predictor.frontends.forwarded_headers import HeaderForwarding
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, WebSocketSession
+from pilotlight_predictor.frontends.restricted_apis import RestrictedApis, Restriction
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.observability.logs import log, new_request_id
 
@@ -62,6 +64,7 @@ class Match(NamedTuple):
     route: Route
     protocol: ServingProtocol
     params: dict[str, str]
+    restriction: Restriction | None = None
 
 
 class Dispatcher:
@@ -80,6 +83,9 @@ class Dispatcher:
         self.admission = admission
         self._shapes = _by_length(protocols)
         self._cache: dict[tuple[str, str], Match] = {}
+        settings = server.settings.server
+        self._restricted = RestrictedApis(settings.http_restricted_apis, "API")
+        self.forwarding = HeaderForwarding(settings.http_header_forward_pattern)
         self.observer: RequestObserver | None = None
         self.request_logger: RequestLogger | None = None
 
@@ -118,10 +124,13 @@ class Dispatcher:
         for protocol, route, pattern in self._shapes.get(len(segments), ()):
             params = _params(pattern, segments)
             if params is not None:
+                restriction = self._restricted.of(route.action, route.pattern)
                 if route.method == method:
-                    return Match(route, protocol, params)
+                    if self.forwarding and route.action is Action.INFER:
+                        route = route._replace(hot=False)  # the fast protocol reads names of headers in lower case
+                    return Match(route, protocol, params, restriction)
                 if method == "HEAD" and route.method == "GET":  # as GET; the full server leaves the body out
-                    return Match(route._replace(hot=False), protocol, params)
+                    return Match(route._replace(hot=False), protocol, params, restriction)
                 allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
         if allowed:
             allow = ", ".join(sorted(allowed))
@@ -175,7 +184,7 @@ class Dispatcher:
         """Return the route of a request before its body is read. Raises PredictorError if it is not admitted."""
         self.admission.check_site(request.headers)
         match = self.match(request.method, request.path)
-        self.admission.admit(request.headers, request.peer, match.route.action, match.protocol.name)
+        self.admission.admit(request.headers, request.peer, match.route.action, match.protocol.name, match.restriction)
         return match
 
     def serve(self, request: HttpRequest, match: Match) -> None:

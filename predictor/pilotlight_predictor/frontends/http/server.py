@@ -96,7 +96,7 @@ class HttpServer:
             admission, protocol = self._dispatcher.admission, match.protocol.name
             admission.check_size(head.length, protocol)
             admission.check_site(head.headers)
-            admission.admit(head.headers, peer, match.route.action, protocol)
+            admission.admit(head.headers, peer, match.route.action, protocol, match.restriction)
         except PredictorError:
             return False
         return True

@@ -10,6 +10,7 @@ from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
 from pilotlight_predictor.core.request_parameters import in_huge_request
 from pilotlight_predictor.core.requests import NEWEST, InferRequest, size_of
 from pilotlight_predictor.errors import BadRequest, Unsupported
+from pilotlight_predictor.frontends.forwarded_headers import add_headers
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import HUGE, LONG, SHORT
@@ -38,7 +39,7 @@ def infer(server: Server, request: HttpRequest) -> Awaitable[HttpResponse] | Non
     if len(request.body) > SHORT and (served.reads_elements or _json_length(request) > LONG):
         return _infer_long(server, request, served, version)
     infer_request = _decode(server, served, request, version)
-    batch_reply = None if request.sole_client else batch_reply_for(server, served, infer_request)
+    batch_reply = None if request.sole_client or request.forwarded else batch_reply_for(server, served, infer_request)
     if batch_reply is not None:
         batch_reply.submit(request, infer_request)
     else:
@@ -81,6 +82,7 @@ def _infer(
     server: Server, request: HttpRequest, served: ModelVersion, infer_request: InferRequest, finish: Finish
 ) -> None:
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID) or infer_request.id[:MAX_ID]
+    add_headers(infer_request, request.forwarded)
     done = partial(respond, server, request, served, infer_request, finish)
     server.metrics.in_flight += 1
     try:

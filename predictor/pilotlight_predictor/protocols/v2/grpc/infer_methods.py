@@ -13,6 +13,7 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.config import Limits
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.errors import Cancelled, Unsupported
+from pilotlight_predictor.frontends.forwarded_headers import add_headers
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, UnaryCall, grpc_error
 from pilotlight_predictor.frontends.grpc.ordered_stream import OrderedResponseWriter, in_request_order
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -139,6 +140,7 @@ def _find(server: Server, request: GrpcRequest, infer_request: InferRequest) -> 
     if server.settings.server.compat:
         infer_request.binary_output = True
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID) or infer_request.id[:MAX_ID]
+    add_headers(infer_request, request.forwarded)
     return served
 
 

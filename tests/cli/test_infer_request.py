@@ -220,3 +220,12 @@ def test_a_picture_for_an_input_of_bytes_is_the_file_itself(tmp_path: Path) -> N
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
     assert infer_request.image_tensor(WORDS, tmp_path / "a.png").raw == struct.pack("<I", len(content)) + content
+
+
+def test_outputs_are_requested_in_their_order_and_raw_tensors_stay() -> None:
+    plain = infer_request.from_json([1, 2, 3, 4], [X], "")
+    raw = infer_request.encode([infer_request.raw_tensor(X, struct.pack("<4f", 1, 2, 3, 4))])
+    for request in (plain, raw):
+        chosen = infer_request.with_outputs(request, "b,a")
+        assert document(chosen) == {**document(request), "outputs": [{"name": "b"}, {"name": "a"}]}
+    assert chosen.body.endswith(struct.pack("<4f", 1, 2, 3, 4))

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pilotlight.contract import NUMPY_TYPES
+from pilotlight.contract import HEADER_INFERENCE_LENGTH, NUMPY_TYPES
 from pilotlight.errors import UsageError
 from pilotlight.v2_tensors import (
     SIZES,
@@ -95,7 +95,7 @@ def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
         message = f"the values are nested unevenly; input {spec.name} has the shape {list(spec.shape)}"
         raise UsageError(message, "lists beside each other must be equally long")
     flat = flatten(value)
-    if spec.datatype.startswith(("FP", "BF")):  # a column of truth values, among numbers
+    if spec.datatype not in {"BOOL", "BYTES"}:
         flat = [int(each) if isinstance(each, bool) else each for each in flat]
     return Tensor(spec.name, spec.datatype, fit_shape(spec, shape, len(flat)), data=flat)
 
@@ -119,6 +119,19 @@ def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
 
 def encode(tensors: Sequence[Tensor]) -> InferRequest:
     return InferRequest(*encode_request(tensors))
+
+
+def with_outputs(request: InferRequest, names: str) -> InferRequest:
+    """Return the request for these outputs alone, `NAME,NAME`, in this order; without any, the request."""
+    if not names:
+        return request
+    length = int(request.headers.get(HEADER_INFERENCE_LENGTH, len(request.body)))
+    document = {**json.loads(request.body[:length]), "outputs": [{"name": name} for name in names.split(",")]}
+    head = json.dumps(document).encode()
+    headers = {
+        name: str(len(head)) if name == HEADER_INFERENCE_LENGTH else text for name, text in request.headers.items()
+    }
+    return InferRequest(head + request.body[length:], headers)
 
 
 def nesting(value: Any) -> tuple[int, ...]:

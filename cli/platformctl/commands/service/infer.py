@@ -37,6 +37,9 @@ SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway h
 @click.option("--text", metavar="TEXT", help="String.")
 @click.option("--binary", type=FILE, metavar="FILE", help="Raw tensor, little-endian.")
 @click.option("--input", "input_name", default="", metavar="NAME", help="Name of the input, if the model has several.")
+@click.option(
+    "--outputs", default="", metavar="NAMES", help="Outputs to return, by comma (default: the model's choice)."
+)
 @click.option("--model", default="", metavar="NAME", help="Name of the model (default: that of the service).")
 @click.option("--tag", default="", metavar="TAG", help="Call the revision with this tag.")
 @click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="Bearer token. [env: PILOTLIGHT_TOKEN]")
@@ -46,6 +49,7 @@ def infer(
     service_options: targets.ServiceOptions,
     name: str,
     input_name: str,
+    outputs: str,
     model: str,
     tag: str,
     token: str | None,
@@ -75,8 +79,9 @@ def infer(
             called, path, metadata_reply = models[0], *read_metadata(gateway, models[0], timeout)
         metadata = parse_reply(metadata_reply, called, models)
         inputs = inputs_of(metadata)
-        request = build_body(kinds[0], sources[kinds[0]], inputs, input_name)
-        prompt = sources["text"] if input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs} else None
+        request = infer_request.with_outputs(build_body(kinds[0], sources[kinds[0]], inputs, input_name), outputs)
+        is_prompt = not outputs and input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs}
+        prompt = sources["text"] if is_prompt else None
         reply = send(gateway, path, request, prompt, timeout)
     answer = parse_reply(reply, called, service=key[1])
     cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)

@@ -5,7 +5,7 @@ from typing import overload
 
 import numpy as np
 
-from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
+from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs, with_tensors
 from pilotlight_predictor.core.tensors import Array, Tensor, tensor_of
 from pilotlight_predictor.errors import BackendFailed
 
@@ -29,7 +29,8 @@ class SplitOutputs(Sequence[Outputs]):
         start = 0
         for count in self.rows:
             end = start + count
-            yield {name: tensor_of((datatype, array[start:end])) for name, (datatype, array) in self.outputs.items()}
+            part = {name: tensor_of((datatype, array[start:end])) for name, (datatype, array) in self.outputs.items()}
+            yield with_tensors(self.outputs, part)
             start = end
 
     @overload

@@ -4,7 +4,7 @@ msgspec Structs rather than dataclasses: creating one per request takes a fifth 
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,7 @@ from pilotlight_predictor.core.tensors import Tensor, tensor_of
 Inputs = dict[str, Tensor]
 Outputs = dict[str, Tensor]
 Parameters = dict[str, Any]
+LayoutKind = Literal["values", "records", "matrix", "columns"]
 NEWEST: Final = -1  # not 0: a version directory may be called 0
 
 
@@ -21,20 +22,35 @@ def size_of(tensors: Inputs | Outputs | None) -> int:
     return sum(tensor.array.nbytes for tensor in tensors.values()) if tensors else 0
 
 
-class OutputsWithParameters(Outputs):
-    """Outputs of a model with response parameters."""
+class Layout(NamedTuple):
+    """What a model of tables returned: V1 and /invocations write the same JSON as the server of its framework.
 
-    def __init__(self, tensors: Outputs, parameters: Parameters) -> None:
+    `kind`: `values` of one array, `records` of a DataFrame, whose columns have `names`, or of a `matrix`, whose columns
+    have numbers, or `columns` of a dict.
+    `flat`: outputs that had one dimension, and have the shape [n, 1] by the model's signature.
+    """
+
+    kind: LayoutKind
+    names: tuple[str, ...] = ()
+    flat: frozenset[str] = frozenset()
+
+
+class OutputsWithParameters(Outputs):
+    """Outputs of a model with response parameters, and their layout in JSON without types."""
+
+    def __init__(self, tensors: Outputs, parameters: Parameters, layout: Layout | None = None) -> None:
         super().__init__(tensors)
-        self.parameters = parameters
+        self.parameters, self.layout = parameters, layout
 
     def copy(self) -> "OutputsWithParameters":
-        return OutputsWithParameters(self, self.parameters)
+        return OutputsWithParameters(self, self.parameters, self.layout)
 
 
 def with_tensors(outputs: Outputs, tensors: Outputs) -> Outputs:
-    """Return other tensors with the same response parameters."""
-    return OutputsWithParameters(tensors, outputs.parameters) if isinstance(outputs, OutputsWithParameters) else tensors
+    """Return other tensors with the same response parameters and layout."""
+    if not isinstance(outputs, OutputsWithParameters):
+        return tensors
+    return OutputsWithParameters(tensors, outputs.parameters, outputs.layout)
 
 
 class SharedMemorySlice(NamedTuple):
@@ -114,6 +130,7 @@ class InferResponse(msgspec.Struct):
     id: str = ""
     parameters: Parameters = {}
     shared_outputs: dict[str, SharedMemorySlice] = {}  # outputs already written to shared memory
+    layout: Layout | None = None
 
     @property
     def size(self) -> int:

@@ -264,11 +264,13 @@ class ModelVersion:
         the same outputs."""
         if isinstance(answer, Exception):
             return answer
-        parameters = answer.parameters if isinstance(answer, OutputsWithParameters) else {}
+        parameters, layout = {}, None
+        if isinstance(answer, OutputsWithParameters):
+            parameters, layout = answer.parameters, answer.layout
         try:
             if self._reshape or request.outputs:
                 answer = self._shape(request, answer)
-            response = InferResponse(self.name, self.version, answer, request.id, parameters)
+            response = InferResponse(self.name, self.version, answer, request.id, parameters, layout=layout)
             if request.outputs:
                 place_outputs(request, response)
         except Exception as error:

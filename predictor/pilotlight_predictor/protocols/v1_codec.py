@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Outputs
+from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Layout, Outputs
 from pilotlight_predictor.core.tensors import Array, JsonText, Tensor, TensorSpec, bf16_to_float, check_strings
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import (
@@ -264,9 +264,13 @@ def _remove_instance(model: str, inputs: Inputs, known: Mapping[str, TensorSpec]
 def encode_predictions(decoded: DecodedPredict, response: InferResponse) -> list[Buffer]:
     """Return the body, a long one in pieces."""
     outputs = response.outputs
+    if response.layout is not None:
+        return join_pieces(chain((b'{"predictions":',), _laid_out(outputs, response.layout), (b"}",)))
     if decoded.single_instance:
         outputs = {name: Tensor(datatype, array[None]) for name, (datatype, array) in outputs.items()}
     lengths = {len(array) if array.ndim else -1 for _, array in outputs.values()}
+    if decoded.by_rows and lengths == {-1}:  # a model that takes one instance, and returns a value for it
+        outputs, lengths = {name: Tensor(datatype, array[None]) for name, (datatype, array) in outputs.items()}, {1}
     if len(outputs) == 1:
         pieces = tensor_pieces(next(iter(outputs.values())))
     elif decoded.by_rows and len(lengths) == 1 and -1 not in lengths:  # all outputs have as many rows
@@ -274,6 +278,26 @@ def encode_predictions(decoded: DecodedPredict, response: InferResponse) -> list
     else:
         pieces = object_pieces(outputs)
     return join_pieces(chain((b'{"predictions":',), pieces, (b"}",)))
+
+
+def _laid_out(outputs: Outputs, layout: Layout) -> Iterator[bytes]:
+    """Yield predictions as the server of the model's framework writes them."""
+    columns = {
+        name: Tensor(datatype, array.reshape(-1) if name in layout.flat else array)
+        for name, (datatype, array) in outputs.items()
+    }
+    if layout.kind == "columns":
+        return object_pieces(columns)
+    first = next(iter(columns.values()))
+    if layout.kind == "values":
+        arrays = [column.array for column in columns.values()]
+        return tensor_pieces(first if len(arrays) == 1 else Tensor(first.datatype, np.column_stack(arrays)))
+    if layout.kind == "matrix":
+        matrix = first.array.reshape(len(first.array), -1)
+        columns = {str(index): Tensor(first.datatype, column) for index, column in enumerate(matrix.T)}
+    elif len(layout.names) == len(columns):
+        columns = dict(zip(layout.names, columns.values(), strict=True))
+    return chain((b"[",), _row_pieces(columns, len(next(iter(columns.values())).array)), (b"]",))
 
 
 def tensor_pieces(tensor: Tensor) -> Iterator[bytes]:

@@ -18,8 +18,13 @@ from tests.serving import RunningServer
 
 from pilotlight_predictor.backends.mlflow import backend
 from pilotlight_predictor.backends.mlflow.signature import read_signature
+from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec, tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.metrics.model_stats import ModelStats
+from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.v1_codec import DecodedPredict, encode_predictions
+from pilotlight_predictor.repository.model_config import ModelConfig
 
 pd = pytest.importorskip("pandas")
 mlflow: Any = pytest.importorskip("mlflow")
@@ -390,3 +395,98 @@ def test_v1_and_v2_take_columns_and_ping_answers(server: RunningServer) -> None:
     declared = server.get("/v2/models/wine").json()
     assert declared["inputs"][0] == {"name": "a", "datatype": "FP64", "shape": [-1, 1]}
     assert declared["platform"] == "mlflow"
+
+
+RETURNED: dict[str, Any] = {
+    "list": lambda frame: ["yes"] * len(frame),
+    "array": lambda frame: frame["a"].to_numpy(),
+    "matrix": lambda frame: frame.to_numpy(),
+    "series": lambda frame: frame["a"],
+    "unnamed series": lambda frame: pd.Series(["yes"] * len(frame)),
+    "one column": lambda frame: frame[["a"]],
+    "columns": lambda frame: frame,
+    "records": lambda frame: [{"a": 1, "tags": ["x", "y"]}] * len(frame),
+    "dict": lambda frame: {"a": frame["a"].tolist(), "b": frame["b"].tolist()},
+}
+NATIVE = ["sklearn", "xgboost", "lightgbm", "onnx", "pytorch"]
+
+
+def scored_by_mlflow(folder: Path) -> Any:
+    """Return what `mlflow models serve` responds to FRAME."""
+    import io
+
+    import mlflow.pyfunc
+    from mlflow.pyfunc.scoring_server import predictions_to_json
+
+    text = io.StringIO()
+    predictions_to_json(mlflow.pyfunc.load_model(str(folder), suppress_warnings=True).predict(FRAME), text)
+    return json.loads(text.getvalue())["predictions"]
+
+
+def native_model(path: Path, flavour: str) -> Path:
+    import torch
+    from mlflow.models import infer_signature
+
+    if flavour == "onnx":
+        import mlflow.onnx
+        import onnx
+        from onnx import helper
+
+        info = [helper.make_tensor_value_info(name, 1, [None, 2]) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("ReduceSum", ["x", "axes"], ["s"])], "g", info[:1],
+            [helper.make_tensor_value_info("s", 1, [None, 1])], [helper.make_tensor("axes", 7, [1], [1])])  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.checker.check_model(model)
+        signature = infer_signature(FRAME, np.ones((4, 1), "f4"))
+        mlflow.onnx.save_model(model, path, signature=signature, pip_requirements=NOTHING)
+    elif flavour == "pytorch":
+        import mlflow.pytorch
+
+        signature = infer_signature(FRAME, np.ones((4, 3), "f4"))
+        module = torch.nn.Linear(2, 3)
+        options = {"serialization_format": "pickle", "pip_requirements": NOTHING}
+        mlflow.pytorch.save_model(module, path, signature=signature, **options)
+    else:
+        save(path, flavour)
+    return path
+
+
+@pytest.mark.parametrize("returned", [*RETURNED, *NATIVE])
+def test_v1_and_invocations_write_predictions_as_mlflows_server_does(returned: str, tmp_path: Path, load: Any) -> None:
+    import mlflow.pyfunc
+    from mlflow.models import infer_signature
+
+    folder = tmp_path / "saved"
+    if returned in NATIVE:
+        native_model(folder, returned)
+    else:
+        output = RETURNED[returned](FRAME)
+
+        class Model(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
+            def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+                return output[: len(model_input)] if not isinstance(output, dict) else output
+
+        signature = infer_signature(FRAME, output)
+        mlflow.pyfunc.save_model(folder, python_model=Model(), signature=signature, pip_requirements=NOTHING)
+    instance, expected = load(folder), scored_by_mlflow(folder)
+    requests = [InferRequest("m", columns(FRAME[:1])), InferRequest("m", columns(FRAME[1:]))]
+    version = ModelVersion(ModelConfig("m"), 1, None, ModelStats("m", "1"), ((), ()), {})  # type: ignore[arg-type]
+    decoded = DecodedPredict(requests[0], by_rows=True, single_instance=False)
+    (whole,) = instance.execute([InferRequest("m", columns())])
+    body = b"".join(encode_predictions(decoded, version.response(requests[0], whole)))
+    assert same(json.loads(body)["predictions"], expected)
+    if isinstance(expected, list):
+        parts = [
+            version.response(each, answer) for each, answer in zip(requests, instance.execute(requests), strict=True)
+        ]
+        bodies = [json.loads(b"".join(encode_predictions(decoded, part)))["predictions"] for part in parts]
+        assert same([row for rows in bodies for row in rows], expected)
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Whether two JSON values are equal, numbers within float32's precision."""
+    if isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in theirs)
+    if isinstance(theirs, list):
+        return isinstance(ours, list) and len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return bool(ours == pytest.approx(theirs, rel=1e-5)) if isinstance(theirs, float) else bool(ours == theirs)

@@ -22,7 +22,7 @@ from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance,
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
 from pilotlight_predictor.core.batch import join, rows_of
-from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs, RequestedOutput
+from pilotlight_predictor.core.requests import InferRequest, Inputs, LayoutKind, Outputs, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.observability.logs import log
@@ -42,6 +42,8 @@ _NATIVE: Final = {
     "lightgbm": ("data", "lightgbm"), "pytorch": ("model_data", "torch.backend"),
     "transformers": ("model_binary", "huggingface.backend"),
 }  # fmt: skip
+# What python_function of a flavour returns for a DataFrame, if not an array.
+_KINDS: Final[Mapping[str, LayoutKind]] = {"onnx": "records", "transformers": "records", "pytorch": "matrix"}
 TEXTS: Final = 32  # rows that a text model computes at once; clients of MLflow send whole tables
 Flavours = Mapping[str, Mapping[str, Any]]
 Predict = Callable[[Inputs, Mapping[str, Any]], Any]  # inputs, parameters → DataFrame, array, dict …
@@ -51,6 +53,7 @@ class MlflowInstance(TensorInstance):
     """One model; clones share it. Requests with parameters of their own run one by one."""
 
     open_inputs = True  # names are checked here, and any number type that can be cast is taken
+    _kind: LayoutKind | None = None  # of predictions, if not what `predict` returns
 
     def __init__(self, predict: Predict, signature: Signature) -> None:
         self._predict, self._signature = predict, signature
@@ -80,24 +83,25 @@ class MlflowInstance(TensorInstance):
             result = self._predict(by_field(inputs, self._signature.inputs), params)
         except Exception as error:
             raise _client_error(error) or error from None
-        return to_outputs(result, self._signature.outputs)
+        return to_outputs(result, self._signature.outputs, self._kind)
 
 
 class NativeInstance(MlflowInstance):
     """A model of another backend behind its MLflow signature: columns by name, or as one matrix if it has one input.
 
-    `method`: the output to ask for, such as predict_proba; empty for all. Texts are computed in batches of TEXTS rows.
+    `method`: the output to ask for, such as predict_proba; empty for all. `kind`: what python_function would return.
+    Texts are computed in batches of TEXTS rows.
     """
 
-    def __init__(self, native: TensorInstance, method: str, signature: Signature) -> None:
+    def __init__(self, native: TensorInstance, method: str, signature: Signature, kind: LayoutKind | None) -> None:
         super().__init__(self._run_native, signature)
-        self._native, self._method = native, method
+        self._native, self._method, self._kind = native, method, kind
         self._specs = {spec.name: spec for spec in native.inputs}
         self._texts = bool(self._specs) and all(spec[1:3] == ("BYTES", (-1,)) for spec in native.inputs)
         self.inputs, self.quick = self.inputs or list(native.inputs), native.quick
 
     def clone(self) -> "NativeInstance":
-        return NativeInstance(self._native.clone(), self._method, self._signature)
+        return NativeInstance(self._native.clone(), self._method, self._signature, self._kind)
 
     def close(self) -> None:
         self._native.close()
@@ -149,7 +153,9 @@ def load(spec: LoadSpec) -> TensorInstance:
     if native is None:
         return MlflowInstance(_python_function(spec, folder, flavours, signature), signature)
     if signature.by_columns or method != "predict":
-        return NativeInstance(native, method if "sklearn" in flavours else "", signature)
+        chosen = method if "sklearn" in flavours else ""
+        kind: LayoutKind = next((kind for name, kind in _KINDS.items() if name in flavours), "values")
+        return NativeInstance(native, chosen, signature, kind)
     return native
 
 

@@ -10,8 +10,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pilotlight_predictor.core.requests import Inputs, Outputs
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Shape, Tensor, TensorSpec, datatype_of, tensor
+from pilotlight_predictor.core.requests import Inputs, Layout, LayoutKind, Outputs, OutputsWithParameters
+from pilotlight_predictor.core.tensors import (
+    NUMPY_TYPES,
+    Array,
+    JsonText,
+    Shape,
+    Tensor,
+    TensorSpec,
+    datatype_of,
+    tensor,
+)
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 _TYPES: Final = {
@@ -95,8 +104,12 @@ def _field(item: Mapping[str, Any], position: str) -> Field:
 
 def _as_json(array: Array) -> Array:
     texts = np.empty(array.size, dtype=object)
-    texts[:] = [json.dumps(item, default=str) for item in array.ravel()]
+    texts[:] = [JsonText(json.dumps(item, default=_plain_value).encode()) for item in array.ravel()]
     return texts.reshape(array.shape)
+
+
+def _plain_value(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def by_field(inputs: Inputs, fields: Sequence[Field]) -> Inputs:
@@ -139,10 +152,14 @@ def to_data(inputs: Inputs, fields: Sequence[Field]) -> Any:
     return pd.DataFrame(columns)
 
 
-def to_outputs(result: Any, fields: Sequence[Field]) -> Outputs:
-    """Return the outputs of a DataFrame, Series, dict, array or list by the names of the signature."""
+def to_outputs(result: Any, fields: Sequence[Field], kind: LayoutKind | None = None) -> Outputs:
+    """Return the outputs of a DataFrame, Series, dict, array or list by the names of the signature.
+
+    `kind`: what mlflow's python_function returns, if `result` is another backend's.
+    """
     if hasattr(result, "toarray"):  # a sparse matrix
         result = result.toarray()
+    layout = _layout(result, kind)
     if isinstance(result, list) and result and isinstance(result[0], Mapping):
         result = {name: [row.get(name) for row in result] for name in result[0]}
     if isinstance(result, Mapping) or hasattr(result, "columns"):
@@ -154,10 +171,25 @@ def to_outputs(result: Any, fields: Sequence[Field]) -> Outputs:
     if len(fields) == 1 and len(named) == 1:
         named = {fields[0].spec.name: next(iter(named.values()))}
     declared = {field.spec.name: field for field in fields}
-    return {
+    tensors = {
         name: tensor(declared[name].to_array(values) if name in declared else np.asarray(values))
         for name, values in named.items()
     }
+    flat = frozenset(
+        name for name, values in named.items() if np.ndim(values) == 1 or (kind and np.shape(values)[1:] == (1,))
+    )
+    return OutputsWithParameters(tensors, {}, layout._replace(flat=flat))
+
+
+def _layout(result: Any, kind: LayoutKind | None) -> Layout:
+    """Return how MLflow's scoring server would write a result (mlflow.utils.proto_json_utils._get_jsonable_obj)."""
+    if hasattr(result, "columns"):
+        return Layout("records", tuple(map(str, result.columns)))
+    if hasattr(result, "to_frame"):  # a Series
+        return Layout("records", (str(0 if result.name is None else result.name),))
+    if isinstance(result, Mapping):
+        return Layout(kind, tuple(result)) if kind else Layout("columns")
+    return Layout("records" if isinstance(result, list) and result and isinstance(result[0], Mapping) else "values")
 
 
 def _plain(value: Tensor, datatype: str) -> Array:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.requests import NEWEST, InferRequest, InferResponse
+from pilotlight_predictor.core.requests import NEWEST, InferResponse
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import BadRequest, PredictorError
 from pilotlight_predictor.frontends.auth import Action
@@ -26,7 +26,6 @@ from pilotlight_predictor.protocols.v1_codec import (
     decode_predict,
     encode_predictions,
     read_document,
-    to_tensor,
 )
 from pilotlight_predictor.server.handler_context import Server
 
@@ -85,16 +84,7 @@ def _decode_frame(
     columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
     if len(specs) == 1 and columns.keys().isdisjoint({specs[0].name, *specs[0].columns}):
         return decode_predict(model, NEWEST, {ROWS: list(map(list, rows))}, specs, batched=batched)
-    if specs:
-        return decode_predict(model, NEWEST, {COLUMNS: columns}, specs, batched=batched)
-    inputs = {name: to_tensor(f"column '{name}'", _datatype(values), values) for name, values in columns.items()}
-    return DecodedPredict(InferRequest(model, inputs), by_rows=True, single_instance=False)
-
-
-def _datatype(values: Sequence[Any]) -> str:
-    """Return the datatype of a column that the model does not declare."""
-    kinds = set(map(type, values))
-    return "BOOL" if kinds == {bool} else "INT64" if kinds == {int} else "BYTES" if str in kinds else "FP64"
+    return decode_predict(model, NEWEST, {COLUMNS: columns}, specs, batched=batched)
 
 
 def _read_split(content: Any) -> tuple[list[str], list[list[Any]]]:

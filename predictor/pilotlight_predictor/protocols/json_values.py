@@ -8,6 +8,7 @@ bounds the memory for Python's numbers, and a JSON library holds the GIL for a w
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, lru_cache
 from itertools import chain
 from math import nan, prod
@@ -180,10 +181,12 @@ def check_weight(body: Buffer) -> None:
 
 
 @cache
-def _decoder(datatype: str, depth: int, nonfinite: bool = False) -> msgspec.json.Decoder[Any]:
+def _decoder(datatype: str, depth: int, lenient: bool = False) -> msgspec.json.Decoder[Any]:
     kind: Any = _ELEMENT.get(datatype, int)
-    if nonfinite:
-        kind = float | Literal["NaN", "Infinity", "-Infinity"] | None
+    if lenient:
+        kind = kind | bool
+    if lenient and datatype in FLOATS:
+        kind = kind | Literal["NaN", "Infinity", "-Infinity"] | None
     for _ in range(depth):
         kind = list[kind]
     return msgspec.json.Decoder(kind)
@@ -269,9 +272,9 @@ def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Ar
         raise BadRequest(f"{where}.data is nested deeper than {MAX_DEPTH} levels")
     if depth == 0:
         raise BadRequest(f"{where}.data must be an array, flat or nested as its shape")
-    values, has_names = _parse(where, datatype, depth, text)
+    values, lenient = _parse(where, datatype, depth, text)
     values = _flat(where, datatype, values, depth)
-    if has_names:  # null is NaN, as KServe's client and server have it
+    if lenient and datatype in FLOATS:  # null is NaN, as KServe's client and server have it
         values = [nan if value is None else float(value) for value in values]
     try:
         return pack_values(where, datatype, shape, values)
@@ -280,16 +283,15 @@ def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Ar
 
 
 def _parse(where: str, datatype: str, depth: int, text: memoryview) -> tuple[list[Any], bool]:
-    """Return the nested values, and whether NaN and infinities may be among them by name."""
+    """Return the nested values, and whether truth values may be among the numbers, and NaN and infinities by name."""
     try:
         return _decoder(datatype, depth).decode(text), False
     except msgspec.DecodeError as error:
-        if datatype in FLOATS:
-            try:
-                return _decoder("", depth, True).decode(text), True
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                raise BadRequest(f"{where}.data: {explain(error)}") from None
-        raise BadRequest(f"{where}.data: {explain(error)} for datatype {datatype}") from None
+        if datatype not in {"BOOL", "BYTES"}:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                return _decoder(datatype, depth, True).decode(text), True
+        suffix = "" if datatype in FLOATS else f" for datatype {datatype}"
+        raise BadRequest(f"{where}.data: {explain(error)}{suffix}") from None
     except UnicodeDecodeError:
         raise BadRequest(f"{where}.data has text that is not UTF-8; send such bytes as a binary tensor") from None
 

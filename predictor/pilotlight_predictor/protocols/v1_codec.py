@@ -78,7 +78,7 @@ def _elements(where: str, datatype: str, flat: list[Any]) -> list[Any]:
     """Return the elements of a tensor. KServe's client writes null for NaN."""
     if datatype == "BYTES":
         return [_text(where, value) for value in flat]
-    kind, expected = _KINDS.get(datatype, (int, "an integer"))
+    kind, expected = _KINDS.get(datatype, (int | bool, "an integer"))
     try:
         values = msgspec.convert(flat, list[kind])  # type: ignore[valid-type]
     except msgspec.ValidationError as error:
@@ -109,7 +109,7 @@ def _wrong(where: str, value: Any, expected: str, datatype: str) -> BadRequest:
     return BadRequest(f"{where} has {shown}, must be {expected} for {datatype}")
 
 
-_NUMBER: Final = int | float | Literal["NaN", "Infinity", "-Infinity"] | None
+_NUMBER: Final = int | float | bool | Literal["NaN", "Infinity", "-Infinity"] | None
 _KINDS: Final[Mapping[str, tuple[Any, str]]] = {
     "BOOL": (bool, "true or false"),
     **dict.fromkeys(FLOATS, (_NUMBER, "a number")),
@@ -192,8 +192,6 @@ def decode_predict(
     by_rows = ROWS in document
     if by_rows == (COLUMNS in document):
         raise BadRequest(f"the body has {'both' if by_rows else 'neither'} of instances and inputs, must have one")
-    if not specs:
-        raise BadRequest(f"model '{model}' declares no inputs, which V1 needs for names and types; use V2")
     known = {spec.name: spec for spec in specs}
     known |= {name: TensorSpec(name, spec.datatype, (-1,)) for spec in specs for name in spec.columns}
     if by_rows:
@@ -201,26 +199,28 @@ def decode_predict(
     else:
         columns = document[COLUMNS]
         if not isinstance(columns, dict) or is_b64(columns):
-            columns = {_only(specs).name: columns}
+            columns = {_only(model, specs).name: columns}
         _check_known(model, columns, known)
     inputs: Inputs = {}
     form, several = ROWS if by_rows else COLUMNS, max(len(specs), len(columns)) > 1
     for name, values in columns.items():
         where = f"{form}['{name}']" if several else form
-        inputs[name] = to_tensor(where, _column_datatype(known[name], values), values)
-    lone = by_rows and not batched and _remove_instance(model, inputs, known)
+        inputs[name] = to_tensor(where, known[name].datatype if known else datatype_of_json(values), values)
+    lone = by_rows and bool(known) and not batched and _remove_instance(model, inputs, known)
     return DecodedPredict(InferRequest(model, inputs, version), by_rows, lone)
 
 
-def _column_datatype(spec: TensorSpec, values: Any) -> str:
-    """Return BOOL for a column of numbers that gets truth values, which models of tables take, else the declared."""
-    column = spec.datatype in FLOATS and spec.shape[1:] in {(), (1,)} and isinstance(values, list) and values
-    return "BOOL" if column and all(type(value) is bool for value in values) else spec.datatype
+def datatype_of_json(values: Any) -> str:
+    """Return the datatype of values that the model does not declare."""
+    while isinstance(values, list) and values and isinstance(values[0], list):
+        values = list(chain.from_iterable(each for each in values if isinstance(each, list)))
+    kinds = set(map(type, values if isinstance(values, list) else [values]))
+    return "BOOL" if kinds == {bool} else "INT64" if kinds == {int} else "BYTES" if kinds & {str, dict} else "FP64"
 
 
 def _check_known(model: str, names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
-        if name not in known:
+        if known and name not in known:
             raise BadRequest(f"unexpected input '{name}' for model '{model}'; it takes {', '.join(known)}")
 
 
@@ -234,7 +234,7 @@ def _columns(
     if not any(isinstance(instance, dict) for instance in instances) or (
         can_be_elements and all(is_b64(instance) or isinstance(instance, str) for instance in instances)
     ):
-        return {_only(specs).name: instances}
+        return {_only(model, specs).name: instances}
     first = instances[0]
     _check_known(model, first if isinstance(first, dict) else (), known)
     for index, instance in enumerate(instances):
@@ -243,7 +243,12 @@ def _columns(
     return {name: [instance[name] for instance in instances] for name in first}
 
 
-def _only(specs: Sequence[TensorSpec]) -> TensorSpec:
+def _only(model: str, specs: Sequence[TensorSpec]) -> TensorSpec:
+    if not specs:
+        raise BadRequest(
+            f"model '{model}' declares no inputs, so values without a name belong to none: declare them (INPUTS in "
+            'model.py, or config.pbtxt), or name them: {"instances": [{"NAME": value}]}'
+        )
     required = [spec for spec in specs if not spec.optional] or list(specs)
     if len(required) > 1:
         names = ", ".join(spec.name for spec in required)

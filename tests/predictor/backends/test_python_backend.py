@@ -372,3 +372,34 @@ def test_park_bytes_say_what_a_parked_model_keeps(spec: Any, source: Any) -> Non
     assert (parking.size, parking.host_bytes) == (600, 0)
     parking.park()
     assert parking.host_bytes == 600
+
+
+SHOUT = """
+    from __future__ import annotations
+
+    class Shout:
+        def predict(self, text: str, marks: str = "!") -> str:
+            return text.upper() + marks
+"""
+
+
+def test_arguments_annotated_as_text_are_inputs_and_get_text(source: Any, spec: Any, ask: Any) -> None:
+    instance = backend.load(spec(source(SHOUT)))
+    assert instance.inputs == (TensorSpec("text", "BYTES", (1,)), TensorSpec("marks", "BYTES", (1,), optional=True))
+    one, several = np.array([[b"hi"]], object), np.array([b"a", b"b"], object)
+    assert [each["output"].array.item() for each in instance.execute([ask(text=one), ask(text=one, marks=one)])] == [
+        b"HI!", b"HIhi"
+    ]  # fmt: skip
+    (refused,) = instance.execute([ask(text=several)])
+    assert isinstance(refused, BadRequest)
+    assert str(refused) == "input 'text' has 2 strings, must be one string"
+    listed = backend.load(spec(source("def predict(texts: list[str]): return [len(each) for each in texts]")))
+    assert listed.inputs == (TensorSpec("texts", "BYTES", (-1,)),)
+    assert listed.execute([ask(texts=several)])[0]["output"].array.tolist() == [1, 1]
+
+
+def test_arguments_that_are_not_all_text_declare_nothing(source: Any, spec: Any, ask: Any) -> None:
+    instance = backend.load(spec(source("def predict(text: str, k): return {'y': [text] * int(k[0])}")))
+    assert instance.inputs == ()
+    answer = instance.execute([ask(text=np.array([b"a"], object), k=np.array([2]))])[0]
+    assert answer["y"].array.tolist() == [b"a", b"a"]

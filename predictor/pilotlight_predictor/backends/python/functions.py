@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from pilotlight_predictor.backends.base import Answer
+from pilotlight_predictor.backends.python import text_arguments
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import (
     DATATYPES,
@@ -75,9 +76,11 @@ def array_of(tensor: Tensor) -> Array:
 
 def outputs_of(returned: Any, declared: Declared) -> Outputs:
     """Convert a dict of arrays or lists, or one of them for a single output. Raises WrongReturn if it does not fit."""
-    if isinstance(returned, (np.ndarray, np.generic, list)):
+    if isinstance(returned, (np.ndarray, np.generic, list, str, bytes, float, int)):
         if len(declared) > 1:
-            raise WrongReturn(f"the model returned one array, must be a dict with the outputs {', '.join(declared)}")
+            raise WrongReturn(
+                f"the model returned {_describe(returned)}, must be a dict with the outputs {', '.join(declared)}"
+            )
         returned = {next(iter(declared), "output"): returned}
     if not isinstance(returned, Mapping):
         raise WrongReturn(
@@ -137,6 +140,8 @@ def _cast(name: str, array: Array, datatype: str) -> Array:
 
 
 def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return "one array"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name!r}: {type(item).__name__}" for name, item in value.items()) + "}"
     return type(value).__name__
@@ -233,6 +238,7 @@ class FunctionModel(PerRequestModel):
         named = [p for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
         self._names = [p.name for p in named]
         self._required = [p.name for p in named if p.default is p.empty]
+        self._texts = text_arguments.annotations(named)
 
     def check_inputs(self, names: Sequence[str]) -> None:
         """Raise LoadFailed if the configuration lists an input that the function does not take."""
@@ -249,7 +255,8 @@ class FunctionModel(PerRequestModel):
             raise BadRequest(f"missing inputs: {', '.join(missing)}")
         if not self._any:
             inputs = {name: array for name, array in inputs.items() if name in self._names}
-        return self._function(**inputs)
+        texts = {name: text_arguments.convert(name, kind, inputs[name]) for name, kind in self._texts if name in inputs}
+        return self._function(**{**inputs, **texts})
 
     def clone(self, instance_name: str) -> "FunctionModel":
         return FunctionModel(self._function, self.declared)
@@ -304,7 +311,8 @@ class ClassModel(PerRequestModel):
 def declared(path: Path, served: str = "") -> tuple[Specs, Specs]:
     """Return the tensors that a model.py declares, which is parsed, not run. Raises LoadFailed if it cannot be parsed.
 
-    They are `inputs` and `outputs` of @pilotlight.model at the class or function `served`, else INPUTS and OUTPUTS.
+    They are `inputs` and `outputs` of @pilotlight.model at the class or function `served`, else INPUTS and OUTPUTS,
+    else the inputs of a `predict` whose arguments are all annotated as text.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -317,7 +325,7 @@ def declared(path: Path, served: str = "") -> tuple[Specs, Specs]:
         _specs(options[name], name, path) if name in options else _constant(tree, name.upper(), path)
         for name in ("inputs", "outputs")
     )
-    return inputs, outputs
+    return inputs or text_arguments.declared(tree, served), outputs
 
 
 def _decorator_options(tree: ast.Module, served: Sequence[str]) -> dict[str | None, ast.expr]:

@@ -105,7 +105,7 @@ def test_a_long_document_is_read_and_written(server: RunningServer) -> None:
         ("matrix", {"instances": [[1], 2]}, "it mixes values and lists"),
         ("matrix", {"instances": [["a"]]}, "instances has 'a', must be a number for FP32"),
         ("matrix", {"instances": [[1e39]]}, "does not fit FP32"),
-        ("matrix", {"instances": [[True]]}, "must be a number"),
+        ("matrix", {"instances": [["1"]]}, "must be a number"),
         ("identity_int8", {"instances": [1.5]}, "must be an integer for INT8"),
         ("identity_int8", {"instances": [300]}, "does not fit INT8"),
         ("echo", {"instances": [1]}, "must be text"),
@@ -153,6 +153,24 @@ def test_a_model_that_could_not_be_loaded_is_known_and_not_ready(
     server.wait_until(lambda: "reason" in json.dumps(server.get("/v2/models/bad/ready").json()), "loading")
     answer = server.get("/v1/models/bad")
     assert (answer.status, "model 'bad' is not ready" in answer.error) == (503, True)
+
+
+def test_python_models_without_inputs_take_text_and_named_values(
+    tmp_path: Path, serve: Callable[..., RunningServer]
+) -> None:
+    for name, code in {
+        "shout": "def predict(text: str) -> str: return text.upper()",
+        "mood": "def predict(text: str): return {'label': text[:1], 'score': 0.5}",
+        "scaled": "def predict(x, by): return x * by",
+    }.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.py").write_text(code)
+    server = serve(tmp_path)
+    assert predict(server, "shout", {"instances": ["hi"]}) == ["HI"]
+    assert predict(server, "mood", {"instances": [{"text": "hi"}]}) == [{"label": "h", "score": 0.5}]
+    assert predict(server, "scaled", {"instances": [{"x": 2, "by": 1.5}, {"x": 3, "by": 2}]}) == [3.0, 6.0]
+    assert predict(server, "scaled", {"inputs": {"x": [2, 3], "by": [2, 2]}}) == [4, 6]
+    assert "declare them (INPUTS in model.py" in refused(server, "scaled", {"instances": [1]})
 
 
 def test_predictions_are_counted_and_guarded_as_every_inference(

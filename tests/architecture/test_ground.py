@@ -11,7 +11,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 EXTRAS = {"onnx", "gpu", "torch", "kserve", "cloud", "otel", "tensorflow", "tensorrt", "dev"}
 # A predictor's image carries the core: neither a runtime nor a client of a cloud or a cluster.
-LIGHT = {"aiohttp", "click", "jinja2", "msgspec", "numpy", "orjson", "promql-parser", "pyyaml", "uvloop"}
+LIGHT = {"aiohttp", "click", "google-re2", "jinja2", "msgspec", "numpy", "orjson", "promql-parser", "pyyaml", "uvloop"}
 
 
 def names(requirements: list[str]) -> set[str]:

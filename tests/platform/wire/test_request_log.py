@@ -16,6 +16,7 @@ from tests.object_stores import _s3_client, moto, s3_bucket
 
 from pilotlight.wire.request_log import sender, sinks
 from pilotlight.wire.request_log.events import EventBuilder, LogEvent
+from pilotlight.wire.request_log.redaction import MAX_MATCHES, REDACTED, Redactor
 from pilotlight.wire.request_log.sender import RequestLog
 from pilotlight.wire.request_log.settings import LogSettings, check, decode, encode
 
@@ -60,6 +61,36 @@ def test_fields_paths_and_patterns_are_redacted(body: bytes, expected: Any) -> N
     rules = ("PASSWORD", "$.messages[*].content")
     builder = EventBuilder(replace(SETTINGS, redact_fields=rules, redact_patterns=(r"\d{16}",)))
     assert json.loads(builder.line(event(body), 0.0))["data"] == expected
+
+
+def test_no_pattern_takes_more_than_linear_time_nor_stops_other_threads() -> None:
+    longest, done = 0.0, threading.Event()
+
+    def tick() -> None:
+        nonlocal longest
+        while not done.is_set():
+            began = time.monotonic()
+            time.sleep(0.001)
+            longest = max(longest, time.monotonic() - began)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    began = time.monotonic()
+    try:
+        for pattern in (r"(a+)+$", r"(a|aa)+$", r"(.*)*b.*c", r"((a{0,30}){0,30})b"):
+            assert Redactor((), (pattern,)).text("a" * (1 << 20)) in ("a" * (1 << 20), REDACTED)
+    finally:
+        done.set()
+        ticking.join()
+    assert time.monotonic() - began < 10
+    assert longest < 1
+
+
+def test_a_text_with_too_many_matches_is_redacted_as_a_whole() -> None:
+    redactor = Redactor((), (r"a|b[^c]*c",))  # each match searches the rest for a c
+    assert redactor.text("a" * MAX_MATCHES) == REDACTED * MAX_MATCHES
+    assert redactor.text("ab" * (1 << 18)) == REDACTED
+    assert redactor.text("xay\ud800") == f"x{REDACTED}y?"
 
 
 def test_what_rules_cannot_be_applied_to_is_left_out() -> None:
@@ -204,7 +235,9 @@ def vars_of(log: RequestLog) -> tuple[int, int, int]:
         ({"sample": 0.0}, "sample = 0, must be above 0"),
         ({"max_bytes": 1 << 30}, "maxBytes = 1073741824, must be 0 to"),
         ({"redact_fields": ("$..a",)}, "must be a key, or a path"),
-        ({"redact_patterns": ("(",)}, "is not a regular expression"),
+        ({"redact_patterns": ("(",)}, "redactPatterns: ( cannot be read: missing ): (; write it in RE2's syntax"),
+        ({"redact_patterns": (r"(?=a)b",)}, "invalid perl operator: (?=; write it in RE2's syntax, which has no look"),
+        ({"redact_patterns": (r"(a)\1",)}, "no backreferences"),
         ({"mode": "none"}, "mode = none, must be all, request, response"),
     ],
 )

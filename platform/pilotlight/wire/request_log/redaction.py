@@ -1,13 +1,20 @@
-"""Redaction of logged bodies: JSON fields by name or path, texts by regular expression."""
+"""Redaction of logged bodies: JSON fields by name or path, texts by regular expression.
+
+Patterns are RE2's: a search takes time linear in its text, and other threads run meanwhile.
+"""
 
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import re2
 
 Json = Any
 REDACTED: Final = "[redacted]"
 STREAM_END: Final = "[DONE]"  # of OpenAI's streams, which is no JSON
+MAX_MATCHES: Final = 1000  # of a pattern in a text: each may search all the rest, which is quadratic even with RE2
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\*|\d+)\]")
 
 
@@ -17,15 +24,20 @@ class Redactor:
     def __init__(self, fields: Iterable[str], patterns: Iterable[str]) -> None:
         self._names = {name.lower() for name in fields if not name.startswith("$")}
         self._paths = [_steps(path) for path in fields if path.startswith("$")]
-        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._patterns = [compiled(pattern) for pattern in patterns]
 
     @property
     def rules(self) -> bool:
         return bool(self._names or self._paths or self._patterns)
 
     def text(self, text: str) -> str:
+        """Return a text without what the patterns match; with more than MAX_MATCHES of one, nothing of it."""
+        if self._patterns:
+            text = text.encode(errors="replace").decode()  # RE2 refuses half a surrogate pair
         for pattern in self._patterns:
-            text = pattern.sub(REDACTED, text)
+            text, matches = pattern.subn(REDACTED, text, count=MAX_MATCHES + 1)
+            if matches > MAX_MATCHES:
+                return REDACTED
         return text
 
     def body(self, text: str) -> str:
@@ -63,6 +75,20 @@ class Redactor:
             return value
         redacted = self.text(str(value))  # numbers too: a card number need not be a string
         return redacted if isinstance(value, str) or REDACTED in redacted else value
+
+
+def compiled(pattern: str) -> "re2._Regexp":
+    """Return a pattern for use by `Redactor`. Raise ValueError with the reason."""
+    import re2  # with the first pattern only
+
+    options = re2.Options()
+    options.log_errors = False  # to stderr
+    try:
+        return re2.compile(pattern, options=options)
+    except re2.error as error:
+        raise ValueError(error.args[0].decode(errors="replace")) from None
+    except UnicodeEncodeError:
+        raise ValueError("it has half a surrogate pair") from None
 
 
 def is_path(path: str) -> bool:

@@ -1,13 +1,12 @@
 """Settings of a service's request log: planned from `logger` and an annotation, read by gateway and predictor."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from pilotlight.wire.request_log.redaction import is_path
+from pilotlight.wire.request_log.redaction import compiled, is_path
 
 SCHEMES: Final = ("http", "https", "s3", "file")
 FILE_SUFFIX: Final = ".jsonl"  # of file sinks: no manifest can append to a file of another kind
@@ -29,7 +28,7 @@ class LogSettings:
     sample: float = 1.0  # ratio of the requests that are logged
     max_bytes: int = MAX_BYTES  # of a body; the rest is left out
     redact_fields: tuple[str, ...] = ()
-    redact_patterns: tuple[str, ...] = ()  # regular expressions, for texts and strings in JSON
+    redact_patterns: tuple[str, ...] = ()  # RE2's regular expressions, for texts and strings in JSON
     headers: tuple[str, ...] = ()  # of the request, in lower case
     annotations: Mapping[str, str] = field(default_factory=dict)  # of the InferenceService
     folder: str = ""  # below the bucket's prefix: `storage.path`
@@ -73,9 +72,10 @@ def check(settings: LogSettings) -> None:
             raise ValueError(f"redactFields: {path}, must be a key, or a path such as $.messages[*].content")
     for pattern in settings.redact_patterns:
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"redactPatterns: {pattern} is not a regular expression: {error}") from None
+            compiled(pattern)
+        except ValueError as error:
+            fix = "write it in RE2's syntax, which has no lookaround and no backreferences"
+            raise ValueError(f"redactPatterns: {pattern} cannot be read: {error}; {fix}") from None
 
 
 def encode(settings: LogSettings) -> str:

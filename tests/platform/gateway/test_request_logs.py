@@ -4,13 +4,16 @@ import asyncio
 import hashlib
 import json
 import os
+import resource
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
 from tests.eventually import eventually_async
 from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, route
 from tests.platform.gateway.linked import ask, in_loop, linked, replica
@@ -20,6 +23,7 @@ from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.request_logs import RequestLogs
 from pilotlight.gateway.routing_table import Table
 from pilotlight.wire.prometheus_text import render_families
+from pilotlight.wire.request_log import sender
 from pilotlight.wire.request_log.audit_log import files_of, verify
 from pilotlight.wire.request_log.settings import LogSettings
 from pilotlight.wire.service_access import Access
@@ -132,6 +136,56 @@ def test_a_record_that_cannot_be_written_is_counted_and_the_request_served(tmp_p
 
     play(case)
     assert problems[0].startswith("audit log: a record was not written:")
+
+
+def test_a_full_disk_costs_records_and_no_request_and_both_logs_continue_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "BACKOFF_S", (0.0,))
+    sink = tmp_path / "log.jsonl"
+    audit = tmp_path / "audit" / "audit.jsonl"
+    problems: list[str] = []
+
+    async def case(bed: Bed) -> None:
+        async def ask_for(number: int) -> None:
+            answer = await bed.ask("POST", "/llm/v2", json.dumps({"text": "x" * number}).encode())
+            assert answer.status == 200
+
+        origin, logs = await bed.origin(), logs_of(bed, audit.parent, problems)
+        publish(bed, logs, route("llm", backend("llm-1", origin), audit=True, request_log=settings(f"file://{sink}")))
+        await ask_for(1)
+        await eventually_async(lambda: sink.exists() and sink.read_bytes().count(b"\n") == 2, "both events")
+        room = max(sink.stat().st_size, audit.stat().st_size)
+        for extra in (100, 900, 1500):  # within a record, an event, or the second of a batch
+            with file_size_limit(room + extra):
+                for number in range(20):
+                    await ask_for(number)
+                await eventually_async(lambda: any(each.startswith("request log") for each in problems), "the report")
+        await eventually_async(lambda: not logs._logs["default", "llm"]._queue.events, "the queue")
+        before = sink.read_bytes().count(b"\n")
+        await ask_for(77)
+        await eventually_async(lambda: sink.read_bytes().count(b"\n") >= before + 2, "the next events")
+        lines = sink.read_bytes().splitlines()
+        assert all(json.loads(line)["source"] for line in lines), "no incomplete line is left"
+        counts = render_families(logs.families())
+        assert 'result="failed"} 0' not in counts
+        logs.close()
+
+    play(case)
+    assert any(each.startswith("audit log: a record was not written") for each in problems)
+    last = json.loads(files_of(audit.parent)[-1].read_bytes().splitlines()[-1])
+    assert (last["event"], last["status"]) == ("request", 200)
+    verify(files_of(audit.parent))
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @in_loop

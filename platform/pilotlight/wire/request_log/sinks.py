@@ -49,6 +49,8 @@ class FileSink:
             descriptor = os.open(self._path, flags, 0o600)
             try:
                 written = os.write(descriptor, data)
+                if written < len(data):
+                    _drop_last(descriptor, written - data[:written].rfind(b"\n") - 1)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -70,6 +72,13 @@ class FileSink:
 
     def close(self) -> None:
         """Nothing stays open between batches."""
+
+
+def _drop_last(descriptor: int, size: int) -> None:
+    """Drop an incomplete line that was just appended, unless another process has appended behind it."""
+    end = os.lseek(descriptor, 0, os.SEEK_CUR)
+    if end == os.fstat(descriptor).st_size:
+        os.ftruncate(descriptor, end - size)
 
 
 class HttpSink:

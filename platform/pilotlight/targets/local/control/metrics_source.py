@@ -8,7 +8,7 @@ scraped.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -156,9 +156,15 @@ class MetricsSource:
             record(f"{METRIC_REQUEST_DURATION}_sum", labels, counted.seconds)
             record(METRIC_IN_FLIGHT, labels, 0)
 
-    def forget_lost(self, key: Key, revisions: Iterable[str]) -> None:
-        for revision in revisions:
-            self._lost.pop((*key, revision), None)
+    def retain(self, services: Collection[Key]) -> None:
+        """Drop the counts of all other services."""
+        self._lost = {key: count for key, count in self._lost.items() if key[:2] in services}
+        self._first_tokens = {key: counts for key, counts in self._first_tokens.items() if key in services}
+        self._tokens_waiting = {key: tokens for key, tokens in self._tokens_waiting.items() if key in services}
+        self._adapters = {key: counts for key, counts in self._adapters.items() if key[:2] in services}
+
+    def forget_revision(self, key: Key, revision: str) -> None:
+        self._lost.pop((*key, revision), None)
 
     def refresh(self, replica_set: ReplicaSet, runs: Iterable[ServiceRun], now: float) -> None:
         """Scrape replicas and evaluate due queries in a background task, never two at a time."""

@@ -168,13 +168,13 @@ class Reconciler:
         if run.deleting and not self.replica_set.living(run):
             self._state.finish_delete(run.key)
             self.runs.pop(run.key, None)
-            self.metrics.forget_lost(run.key, run.revisions)
+            self.metrics.retain(self.runs)
             self.ports.release(run)
             self._publisher.changed()
         for workload, name in run.expired_revisions({replica.revision for replica in self.replica_set.living(run)}):
             run.revisions.pop(name)
             run.units.pop(name, None)
-            self.metrics.forget_lost(run.key, [name])
+            self.metrics.forget_revision(run.key, name)
             self._state.forget_revision(run.key, workload, name)
         self.gpus.reconcile()
 
@@ -326,6 +326,7 @@ class Reconciler:
             self.metrics.count_tokens(message)
             for report in message.adapters:
                 self.metrics.count_adapter(report)
+            self.metrics.retain(self.runs)  # the last report of a deleted service comes after its end
             self._autoscaler.resume()
             self.gpus.reconcile()
         elif isinstance(message, Unreachable) and (replica := self._find_replica(message.replica)) is not None:

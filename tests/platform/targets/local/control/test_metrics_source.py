@@ -12,6 +12,7 @@ import pytest
 from tests.platform.targets.local.runs import replica, revision, revision_of, running, service, workload
 
 from pilotlight.canaries.queries import MetricScope, QueryName, metric_queries
+from pilotlight.contract import METRIC_FIRST_TOKEN
 from pilotlight.errors import UsageError
 from pilotlight.gateway.control_link import Report, TokenQueue, TokenReport
 from pilotlight.prometheus import metric_queries as trigger_queries
@@ -279,5 +280,26 @@ def test_what_a_dying_replica_lost_is_known_from_the_gateway() -> None:
         assert await asked("lost") == [5]
         clock.now += 30.0
         assert (await asked("lost"), await asked("lost before")) == ([5], [2])
+
+    asyncio.run(case())
+
+
+def test_counts_of_a_deleted_service_are_not_those_of_its_successor() -> None:
+    signals = MetricsSource(cast(Supervisor, Watched()), Clock())
+    side = MetricScope("default", "iris", "iris-1", 60.0)
+    first_tokens = f"sum({METRIC_FIRST_TOKEN}_bucket)"
+    lost = metric_queries(side)["lost"]
+    fast = (20,) + (0,) * 18
+
+    async def case() -> None:
+        await signals.query(first_tokens, [])
+        for name in ("iris", "other"):
+            signals.count_lost(("default", name), "iris-1", 2)
+            tokens = TokenReport("default", name, name, "", first_token=fast)
+            signals.count_tokens(Report(1.0, (), (tokens,), (TokenQueue("default", name, 700),)))
+        signals.retain({("default", "other")})
+        assert await signals.query(lost, []) == []
+        (sample,) = await signals.query(first_tokens, [])
+        assert sample.value == 20 * 19  # of one service
 
     asyncio.run(case())

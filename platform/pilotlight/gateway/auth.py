@@ -38,12 +38,15 @@ class AccessAdmission:
         self._on_rejected, self._clock, self._wall, self._trusted = on_rejected, clock, wall, trusted
         self._buckets, self._quotas = TokenBuckets(), TokenQuotas()
 
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+    def admit(
+        self, route: Route, headers: Mapping[str, str], peer: str, client: str | Refusal | None = None
+    ) -> ErrorResponse | None:
         route = self._with_rules(route)
         if route.access is None and route.rate is None:
             return None
         realm = f"{route.namespace}/{route.name}"
-        client = authenticate(route.access, realm, headers, self._wall())
+        if client is None:
+            client = authenticate(route.access, realm, headers, self._wall())
         refusal: Refusal | None = None
         if isinstance(client, Refusal):
             refusal = client
@@ -74,14 +77,11 @@ class AccessAdmission:
             self._quotas.restore(tuple(key), spent.day, tokens, self._clock())
 
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
-        return isinstance(self._authenticate(route, headers), str)
+        return isinstance(self.authenticate(route, headers), str)
 
-    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
-        client = self._authenticate(route, headers)
-        return client if isinstance(client, str) else ""
-
-    def _authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal:
-        return authenticate(self._with_rules(route).access, route.name, headers, self._wall())
+    def authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal:
+        realm = f"{route.namespace}/{route.name}"
+        return authenticate(self._with_rules(route).access, realm, headers, self._wall())
 
     def _with_rules(self, route: Route) -> Route:
         """Return the route with the rules in force."""

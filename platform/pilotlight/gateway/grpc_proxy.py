@@ -190,7 +190,7 @@ class GrpcProxy:
         tls: "GatewayTls | None" = None, audit: Callable[..., None] = lambda *_: None,
     ) -> None:  # fmt: skip
         self._plane, self._admission, self._on_unreachable, self._tls = plane, admission, on_unreachable, tls
-        self._audit = audit  # called with route, headers, method, status and the backend that served a call
+        self._audit = audit  # called with route, client, headers, method, status and the backend that served a call
         self._connections = ChannelPool()
         self._servers: list[GrpcServer] = []
 
@@ -241,15 +241,16 @@ class GrpcProxy:
         if route is None or route.internal:
             await _abort(context, ErrorResponse(404, "no service uses this port"))
             return
-        error = self._admission.admit(route, headers, peer)
+        client = self._admission.authenticate(route, headers) if route.audit else None
+        error = self._admission.admit(route, headers, peer, client)
         if error is not None:
-            self._audit(route, headers, method, error.status)
+            self._audit(route, client, headers, method, error.status)
             await _abort(context, error)
             return
         try:
             lease, connection = await self._acquire_replica(route, headers, context)
         except RequestRejected as rejected:
-            self._audit(route, headers, method, rejected.response.status)
+            self._audit(route, client, headers, method, rejected.response.status)
             await _abort(context, rejected.response)
             return
         status = 499  # client closed request, unless it ends otherwise
@@ -260,7 +261,7 @@ class GrpcProxy:
             outgoing = connection.channel.stream_stream(method)(requests, timeout=timeout, metadata=metadata)
             status = await _relay(outgoing, context, request_id(metadata), lease)
         finally:
-            self._audit(route, headers, method, status, lease.config)
+            self._audit(route, client, headers, method, status, lease.config)
             self._connections.release(connection)
             lease.release(status)
 

@@ -38,6 +38,7 @@ from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
 from pilotlight.gateway.request_logs import RequestLogs
 from pilotlight.gateway.routing_table import Backend, Route
+from pilotlight.wire.service_access import Refusal
 
 if TYPE_CHECKING:
     from pilotlight.gateway.grpc_proxy import GrpcProxy
@@ -156,10 +157,12 @@ class Gateway:
         return await self._grpc.start(address, route)
 
     def _audit_call(
-        self, route: Route, headers: Mapping[str, str], method: str, status: int, backend: Backend | None = None
-    ) -> None:
+        self, route: Route, client: str | Refusal | None, headers: Mapping[str, str], method: str, status: int,
+        backend: Backend | None = None,
+    ) -> None:  # fmt: skip
         if route.audit:
-            caller, identity = self._admission.caller(route, headers), headers.get(HEADER_REQUEST_ID, "")
+            caller = client if isinstance(client, str) else ""
+            identity = headers.get(HEADER_REQUEST_ID, "")
             self._logs.record(route, backend, caller, identity, f"gRPC {method}", status)
 
     def _metrics_page(self) -> tuple[int, str, bytes]:

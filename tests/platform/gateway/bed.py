@@ -22,6 +22,7 @@ from pilotlight.gateway.control_link import Unreachable, Wake
 from pilotlight.gateway.proxy.data_plane import DataPlane, RouteKey
 from pilotlight.gateway.proxy.responses import Admission, ErrorResponse
 from pilotlight.gateway.routing_table import Backend, Replica, Route, Table
+from pilotlight.wire.service_access import Refusal
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
@@ -148,13 +149,15 @@ class Clock:
 
 
 class AllowAll:
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+    def admit(
+        self, route: Route, headers: Mapping[str, str], peer: str, client: str | Refusal | None = None
+    ) -> ErrorResponse | None:
         return None
 
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
         return True
 
-    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
+    def authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal:
         return ""
 
 

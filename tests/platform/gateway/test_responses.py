@@ -6,13 +6,16 @@ from tests.platform.gateway.bed import Bed, backend, error_of, play, read_answer
 
 from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.routing_table import Route
+from pilotlight.wire.service_access import Refusal
 
 
 class OnlyFriends:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None:
+    def admit(
+        self, route: Route, headers: Mapping[str, str], peer: str, client: str | Refusal | None = None
+    ) -> ErrorResponse | None:
         self.asked.append((route.name, peer))
         if headers.get("authorization") == "Bearer friend":
             return None
@@ -21,7 +24,7 @@ class OnlyFriends:
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
         raise AssertionError("nothing is listed")
 
-    def caller(self, route: Route, headers: Mapping[str, str]) -> str:
+    def authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal:
         return ""
 
 

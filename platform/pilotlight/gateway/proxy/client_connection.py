@@ -155,10 +155,12 @@ class ClientConnection(FlowControlledProtocol):
             else:
                 self._serve_own_page(request, prepared)
             return
+        admission, headers, client = self.plane.admission, prepared.head.headers, None
         if route.observed:
-            request.observe(self.plane.admission.caller(route.route, prepared.head.headers))
+            client = admission.authenticate(route.route, headers)
+            request.observe(client if isinstance(client, str) else "")
         if not prepared.component:
-            error = self.plane.admission.admit(route.route, prepared.head.headers, self.peer)
+            error = admission.admit(route.route, headers, self.peer, client)
             if error is not None:
                 request.reject(error)
                 return

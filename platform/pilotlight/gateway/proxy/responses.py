@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.gateway.routing_table import Route
 from pilotlight.wire.http1 import render_head
+from pilotlight.wire.service_access import Refusal
 
 
 class ErrorResponse(NamedTuple):
@@ -33,12 +34,15 @@ class Admission(Protocol):
     """Access and rate limits, checked before the body is read.
 
     `headers` have lower-case names; `peer` is the client's address. `allows` checks access alone, and counts nothing.
-    `caller` is the name of the authenticated client; empty: there is none.
+    `authenticate` returns the name of the client, empty if the route has no access rules, or the refusal; for `admit`,
+    which authenticates without it.
     """
 
-    def admit(self, route: Route, headers: Mapping[str, str], peer: str) -> ErrorResponse | None: ...
+    def admit(
+        self, route: Route, headers: Mapping[str, str], peer: str, client: str | Refusal | None = None
+    ) -> ErrorResponse | None: ...
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool: ...
-    def caller(self, route: Route, headers: Mapping[str, str]) -> str: ...
+    def authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal: ...
 
 
 PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body

@@ -182,12 +182,13 @@ class _TokenObserver:
         self._meter, self._request, self._route = meter, request, route
         self._reader: UsageReader | None = None  # once a successful response has begun
         self._size = self._waiting = 0  # bytes of the prompt; of these, those that wait
-        head = request.prepared.head
-        # Engines generate on paths of their own too, such as /generate: a quota must hold there. Forms contain audio.
-        self._limited = route.quota is not None and "multipart/" not in head.headers.get("content-type", "").lower()
+        # Engines generate on paths of their own too, such as /generate: a quota must hold there.
+        self._counted = request.prepared.has_prompt or route.quota is not None
 
     def on_request_body(self, piece: bytes) -> None:
-        if self._request.prepared.has_prompt or self._limited:
+        if not self._size and not self._request.prepared.has_prompt:
+            self._counted = self._counted and not piece.startswith(b"--")  # a form, which contains audio
+        if self._counted:
             self._size += len(piece)
         if self._request.prepared.has_prompt:
             self._wait(self._waiting + len(piece))

@@ -17,8 +17,12 @@ _COUNTED: Final = {"prompt_tokens", "completion_tokens", "input_tokens", "output
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _CONTENT: Final = re.compile(
-    rb'"(?:content|text|text_output|reasoning_content|reasoning|delta|arguments|partial_json|thinking)"\s*:\s*"[^"]'
+    rb'"(?:content|text|text_output|reasoning_content|reasoning|delta|arguments|partial_json|thinking)"\s*:\s*'
+    rb'"((?=[^"])[^"\\]*+(?:\\.[^"\\]*+)*+)"'
 )
+# Events of SGLang's /generate: the whole text so far, for each of several prompts.
+_GENERATED: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})\b')
+_PROMPT_INDEX: Final = re.compile(rb'"index"\s*:\s*(\d{1,4})\b')
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _EVENT_CUT: Final = 3  # bytes of an end of an event that may come with the next piece
 
@@ -53,15 +57,17 @@ def _count(value: Any) -> int:
 class UsageReader:
     """Reader of one response. `strip`: the client did not request `usage`, so the event that has only that is removed.
 
-    Without `usage`, as in a stream that was cut, the tokens are estimated: one for each event with content, and those
-    of `prompt_bytes`, 0 for a request without a prompt.
+    Without `usage`, as in a stream that was cut, the tokens are estimated: those of the content's bytes, at least one
+    for each event with content, and those of `prompt_bytes`, 0 for a request without a prompt.
     """
 
     def __init__(self, stream: bool, prompt_bytes: int, strip: bool = False) -> None:
         self._stream, self._strip, self._prompt_bytes = stream, strip, prompt_bytes
         self._buffer = b""  # the end of a JSON body, or an incomplete event
         self._found: Usage | None = None
-        self._events = self._size = 0  # events with content; bytes of a JSON body
+        self._events = self._size = 0  # events with content; bytes of it, or of a JSON body
+        self._generated: dict[bytes, int] = {}  # tokens as SGLang reports them, by prompt
+        self._ended = False
         self.first_at = self.last_at = 0.0  # of events with content; 0: none yet
 
     def feed(self, piece: bytes, now: float) -> bytes:
@@ -86,7 +92,7 @@ class UsageReader:
 
     def finish(self, now: float) -> bytes:
         """Take the end of the body; return what the client gets."""
-        rest = self._buffer
+        rest, self._ended = self._buffer, True
         if self._stream:
             self._buffer = b""
             return rest if self._read(rest, now) and self._strip else b""
@@ -95,10 +101,15 @@ class UsageReader:
 
     @property
     def usage(self) -> Usage:
-        if self._found is not None:
-            return self._found
-        generated = self._size // BYTES_PER_TOKEN if self._prompt_bytes else 0
-        return Usage(self._prompt_bytes // BYTES_PER_TOKEN, 0, self._events if self._stream else generated)
+        found, bytes_tokens = self._found, self._size // BYTES_PER_TOKEN
+        estimated = bytes_tokens if self._prompt_bytes else 0
+        if self._stream:
+            estimated = max(self._events, bytes_tokens, sum(self._generated.values()))
+        if found is None:
+            return Usage(self._prompt_bytes // BYTES_PER_TOKEN, 0, estimated)
+        # Of a stream that was cut, a report below its events is of its beginning, as Anthropic's first event has one.
+        cut = self._stream and not self._ended and found.completion < self._events
+        return found._replace(completion=estimated) if cut else found
 
     @property
     def per_output_token(self) -> float | None:
@@ -108,9 +119,15 @@ class UsageReader:
 
     def _read(self, event: bytes, now: float) -> bool:
         """Read an event; return whether it is for the client."""
-        if _CONTENT.search(event):
+        contents = [len(match[1]) for match in _CONTENT.finditer(event)]
+        if contents:
             self._events += 1
             self.first_at, self.last_at = self.first_at or now, now
+            if (generated := _GENERATED.search(event)) is None:
+                self._size += sum(contents)
+            else:
+                index = _PROMPT_INDEX.search(event)
+                self._generated[index[1] if index else b""] = int(generated[1])
         found = _last_usage(event)
         if found is None:
             return True

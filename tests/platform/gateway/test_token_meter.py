@@ -1,19 +1,23 @@
 """Tokens by service, model and caller, from `usage`; the gateway requests that of streams if the client does not."""
 
 import asyncio
+import gzip
 import hashlib
 import json
 import os
 import signal
 import time
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.platform.gateway.bed import Bed, Clock, Reader, Seen, Writer, answer, backend, play, route
+from tests.eventually import eventually_async
+from tests.platform.gateway.bed import Bed, Clock, Reader, Seen, Writer, answer, backend, play, read_answer, route
 from tests.platform.gateway.linked import ask, in_loop, linked, replica
 from tests.platform.gateway.linked import route as plain_route
 from tests.predictor.backends.text.tiny import text_model
@@ -22,13 +26,15 @@ from tests.serving import Answer, RunningServer
 from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.control_link import Hello, Report, Spent
 from pilotlight.gateway.metrics_and_reports import Metrics
+from pilotlight.gateway.proxy import body_routing
+from pilotlight.gateway.proxy.responses import INTERIM_RESPONSE
 from pilotlight.gateway.routing_table import Backend, Replica, RouteAdapter
 from pilotlight.gateway.token_quotas import DAY
 from pilotlight.wire.service_access import Access, TokenQuota
 
 CHAT = "/v1/chat/completions"
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15, "prompt_tokens_details": {"cached_tokens": 8}}
-TOKENS = Access(tokens=tuple(hashlib.sha256(word).hexdigest() for word in (b"ada", b"bob")))
+TOKENS = Access(tokens=tuple(hashlib.sha256(word).hexdigest() for word in (b"ada", b"bob", b"cy")))
 ADA = f"token:{TOKENS.tokens[0][:16]}"
 
 
@@ -198,11 +204,163 @@ def test_a_quota_holds_on_paths_of_the_engine_s_own() -> None:
         quota = TokenQuota(per_day=20)
         bed.publish(route("llm", backend("llm-1", origin), models=("llm",), access=TOKENS, quota=quota))
         body = json.dumps({"model": "llm", "prompt": "x" * 100}).encode()
-        for path, token in (("/generate", "ada"), ("/v1/chat/completions/", "bob")):
-            asked = [await bed.ask("POST", f"/llm{path}", body, {"Authorization": f"Bearer {token}"}) for _ in "ab"]
+        for path, token, kind in (
+            ("/generate", "ada", "application/json"),
+            ("/v1/chat/completions/", "bob", "application/json"),
+            ("/completion", "cy", "multipart/form-data; boundary=x"),  # llama.cpp reads JSON of any type
+        ):
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+            asked = [await bed.ask("POST", f"/llm{path}", body, headers) for _ in "ab"]
             assert [each.status for each in asked] == [200, 429], path
 
     play(case, admission)
+
+
+STREAM = b'{"model": "llm", "messages": [], "stream": true'
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (STREAM + b', "stream_options": {"include_usage": false}}', CHAT),
+        (STREAM + b', "stream_options": {}}', CHAT),
+        (STREAM + b', "stream_options": null}', CHAT),
+        (STREAM + b', "stream_options": {"continuous_usage_stats": true}}', CHAT),
+        (STREAM + b', "stream\\u005foptions": {"include_usage": false}}', CHAT),
+        (STREAM + b', "stream_options": {"include_usage": true}, "stream_options": null}', CHAT),
+        (STREAM.replace(b"true", b"1") + b"}", CHAT),
+        (STREAM.replace(b"true", b'"True"') + b"}", CHAT),
+        (STREAM + b', "temperature": NaN}', CHAT),
+        ((STREAM + b"}").decode().encode("utf-16"), CHAT),
+        (STREAM + b"}", "/v1/chat/completion%73"),
+        (STREAM + b"}", "/chat/completions"),
+    ],
+)
+def test_no_form_of_a_request_hides_its_tokens(body: bytes, path: str) -> None:
+    async def case(bed: Bed) -> None:
+        metrics = await metered(bed)
+        asked = await bed.ask("POST", f"/llm{path}", body, {"Authorization": "Bearer ada"})
+        assert asked.body.endswith(b"data: [DONE]\n\n")
+        assert b'"usage"' not in asked.body, "the client did not request it"
+        (report,) = metrics.tokens.take_report()
+        assert (report.prompt, report.cached, report.completion) == (12, 8, 3)
+
+    play(case, AccessAdmission())
+
+
+def test_a_body_that_comes_slowly_is_counted_too_and_takes_no_replica_until_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = (
+        b"POST /llm/v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\nContent-Length: %d\r\n\r\n"
+    )
+
+    async def case(bed: Bed) -> None:
+        metrics = await metered(bed)
+        body = STREAM + b"}"
+        reader, writer = await bed.connect()
+        writer.write(head % len(body) + body[:-1])
+        await asyncio.sleep(1.2)
+        writer.write(b"}")
+        assert b'"usage"' not in (await read_answer(reader)).body
+        assert [each.completion for each in metrics.tokens.take_report()] == [3]
+        monkeypatch.setattr(body_routing, "USAGE_WAIT_S", 1.0)
+        crowd = [await bed.connect() for _ in range(200)]
+        for _, slow in crowd:
+            slow.write(head % len(body) + b"{")
+        began = asyncio.get_running_loop().time()
+        assert (await bed.ask("POST", f"/llm{CHAT}", body, {"Authorization": "Bearer ada"})).status == 200
+        assert asyncio.get_running_loop().time() - began < 1
+        assert bed.plane.loads() == {}
+        assert {(await read_answer(each)).status for each, _ in crowd} == {408}
+        assert bed.plane.buffer_budget.used == 0
+
+    play(case, AccessAdmission())
+
+
+def test_a_client_that_waits_for_the_interim_response_gets_one() -> None:
+    async def case(bed: Bed) -> None:
+        await metered(bed)
+        reader, writer = await bed.connect()
+        head = "POST /llm/v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\n"
+        writer.write(f"{head}Expect: 100-continue\r\nContent-Length: {len(STREAM) + 1}\r\n\r\n".encode())
+        assert await reader.readuntil(b"\r\n\r\n") == INTERIM_RESPONSE
+        writer.write(STREAM + b"}")
+        assert (await read_answer(reader)).status == 200
+
+    play(case, AccessAdmission())
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_long_body_and_a_stream_that_is_cut_are_estimated_by_their_bytes(cut: bool) -> None:
+    """Engines with speculative decoding send several tokens in a chunk."""
+    words = "word " * 200
+
+    async def reply(seen: Seen, reader: Reader, writer: Writer) -> None:
+        event = f"data: {json.dumps({'choices': [{'delta': {'content': words}}]})}\n\n".encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%b\r\n" % (len(event), event) * 4)
+        await writer.drain()
+        if cut:
+            writer.transport.abort()
+        else:
+            writer.write(b"0\r\n\r\n")
+
+    async def case(bed: Bed) -> None:
+        metrics = await metered(bed)
+        bed.publish(route("llm", backend("llm-1", await bed.origin(reply)), models=("llm",)))
+        body = STREAM + (b"}" if cut else b', "user": "%b"}' % (b"x" * (1 << 20)))
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await bed.ask("POST", f"/llm{CHAT}", body)
+        await eventually_async(lambda: samples(metrics, "pilotlight_gateway_tokens_total"), "the count")
+        (report,) = metrics.tokens.take_report()
+        assert (report.prompt, report.completion) == (len(body) // 4, 1000)
+
+    play(case, AccessAdmission())
+
+
+def test_what_is_compressed_is_refused_where_its_tokens_could_not_be_counted() -> None:
+    zipped = gzip.compress(STREAM + b', "user": "%b"}' % (b"x" * 100_000))
+    headers = {"Authorization": "Bearer ada", "Content-Encoding": "gzip"}
+
+    async def case(bed: Bed) -> None:
+        await metered(bed)
+        origin = await bed.origin()
+        for quota, expected in ((None, [415, 200]), (TokenQuota(per_day=20), [415, 415])):
+            bed.publish(route("llm", backend("llm-1", origin), models=("llm",), access=TOKENS, quota=quota))
+            asked = [await bed.ask("POST", f"/llm{path}", zipped, headers) for path in (CHAT, "/generate")]
+            assert [each.status for each in asked] == expected
+        assert [each.path for each in origin.seen] == ["/generate"]
+
+    play(case, AccessAdmission())
+
+
+def test_a_request_is_authenticated_once() -> None:
+    times = count()
+    admission = AccessAdmission(wall=lambda: float(next(times)))
+
+    async def case(bed: Bed) -> None:
+        await metered(bed)
+        before = next(times)
+        for token, status in (("ada", 200), ("eve", 401)):
+            body = b'{"model": "llm", "messages": []}'
+            assert (await bed.ask("POST", f"/llm{CHAT}", body, {"Authorization": f"Bearer {token}"})).status == status
+        assert next(times) == before + 3, "two looks at the clock for two requests"
+
+    play(case, admission)
+
+
+def test_models_that_nobody_may_call_or_that_do_not_exist_wake_none() -> None:
+    async def case(bed: Bed) -> None:
+        bed.publish(*(route(name, backend(f"{name}-1"), models=(name,), access=TOKENS) for name in ("llm", "sql")))
+        names = ("llm", "sql", "llm@none", "team/llm", *(f"unknown-{number}" for number in range(50)))
+        for name in names:
+            for headers in ({}, {"Authorization": "Bearer eve"}):
+                body = json.dumps({"model": name, "messages": []}).encode()
+                assert (await bed.ask("POST", CHAT, body, headers)).status in (401, 404)
+        assert bed.wakes == []
+
+    play(case, AccessAdmission())
 
 
 def test_a_body_that_cannot_be_read_reaches_the_engine_unchanged() -> None:
@@ -211,7 +369,7 @@ def test_a_body_that_cannot_be_read_reaches_the_engine_unchanged() -> None:
         metrics = Metrics()
         bed.plane.observers.append(metrics.tokens.observe)
         bed.publish(route("llm", backend("llm-1", origin), models=("llm",)))
-        options = {"model": "llm", "stream": True, "stream_options": {"include_usage": False}}
+        options = {"model": "llm", "stream": True, "stream_options": {"include_usage": True}}
         bodies = [b"{not json", b"[1]", b"", json.dumps(options).encode(), b'{"stream": true, "tail": 1']
         bodies += [b'{"stream": true, "model": "\xff"}', b'{"stream": true, "a": %b' % (b"[" * 100_000)]
         for body in bodies:

@@ -71,9 +71,20 @@ def test_without_usage_the_tokens_are_estimated() -> None:
     cut = events(chunk("a"), chunk("b"))[:-20]
     assert read(cut, [], stream=True)[0].usage == Usage(10, 0, 2)
     assert read(b"x" * 80, [], stream=False)[0].usage == Usage(10, 0, 20)
+    cut = events(chunk("word " * 80), chunk("b"))[:-20]
+    assert read(cut, [], stream=True)[0].usage == Usage(10, 0, 100), "several tokens in a chunk"
     anthropic = [{"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}]
     anthropic += [{"type": "content_block_delta", "delta": {"text": "a"}}, {"usage": {"output_tokens": 5}}]
     assert read(events(*anthropic), [], stream=True)[0].usage == Usage(9, 0, 5)
+    reader = UsageReader(True, 40)
+    reader.feed(events(*anthropic[:2], *anthropic[1:2]), 1.0)
+    assert reader.usage == Usage(9, 0, 2), "cut before its last report"
+
+
+def test_whole_texts_of_sglang_count_once() -> None:
+    texts = [{"text": "ab " * size, "index": index, "meta_info": {"completion_tokens": 2 * size}}
+             for size in range(1, 40) for index in (0, 1)]  # fmt: skip
+    assert read(events(*texts), [], stream=True)[0].usage.completion == 2 * 78
 
 
 TOOLS = [{"type": "function", "parameters": {"properties": {"usage": {"type": "object"}}}}]

@@ -8,9 +8,11 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Any, Final
 from urllib.parse import unquote
 
+from msgspec import UNSET, convert
 from msgspec.json import decode as json_decode
 
 from pilotlight.contract import HEADER_SESSION
@@ -28,6 +30,7 @@ from pilotlight.gateway.proxy.prefix_index import MAX_PROMPT_BYTES, read_prompt
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, LiveRoute, PreparedRequest, with_headers
 from pilotlight.gateway.proxy.proxied_request import MAX_HELD_BODY, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
+    BODY_TIMEOUT,
     INTERIM_RESPONSE,
     METHOD_NOT_ALLOWED,
     ErrorResponse,
@@ -36,9 +39,12 @@ from pilotlight.gateway.proxy.responses import (
 from pilotlight.gateway.routing_table import Route, origin_form, tag_of
 from pilotlight.wire.http1_strict_parser import CHUNKED, ChunkedBody, unchunked
 
-USAGE_WAIT_S: Final = 1.0  # for the rest of a body, to which a request of usage is added
-USAGE_PATHS: Final = ("/v1/chat/completions", "/v1/completions")  # others report usage without a request
+FIELDS_WAIT_S: Final = 1.0  # for the rest of a body whose model is worth knowing, no more
+USAGE_WAIT_S: Final = 60.0  # for one to which a request of usage is added: a slow client cannot evade it
+USAGE_PATHS: Final = ("/chat/completions", "/completions")  # others report usage without a request
 INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
+TRUE: Final = (1, "1", "true", "t", "yes", "y", "on")  # of JSON, as pydantic reads a boolean, and so vLLM and SGLang
+ENCODED: Final = ErrorResponse(415, "the body has a content-encoding, so its tokens cannot be counted; send it plain")
 PROMPT_WAIT_S: Final = 0.05  # for a prompt that arrives after its head
 MAX_BODY: Final = 64 << 20  # before the model: clients may send long messages first
 FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a new body makes void
@@ -46,6 +52,7 @@ TOO_LONG: Final = ErrorResponse(
     413, f"more than {MAX_BODY >> 20} MiB or {MAX_STEPS} brackets come before the model; send the model first"
 )
 
+Action = Callable[[], None]
 Continue = Callable[[ProxiedRequest], None]
 
 
@@ -74,10 +81,13 @@ def submit_model_request(request: ProxiedRequest) -> None:
 
 
 def _meter(request: ProxiedRequest) -> None:
-    if _route_of(request).route.models and request.observation is not None and request.method == "POST":
-        include_usage(request, _choose_replica)
-    else:
+    route, headers = _route_of(request).route, request.prepared.head.headers
+    if not route.models or request.observation is None or request.method != "POST":
         _choose_replica(request)
+    elif headers.get("content-encoding", "identity") != "identity" and (request.prepared.has_prompt or route.quota):
+        request.cancel(ENCODED)
+    else:
+        include_usage(request, _choose_replica)
 
 
 def _choose_replica(request: ProxiedRequest) -> None:
@@ -197,33 +207,70 @@ def _rewrite(request: ProxiedRequest, body: bytes, length: int) -> None:
 def include_usage(request: ProxiedRequest, submit: Continue) -> None:
     """Call `submit` once the body is read and a stream's request has `stream_options.include_usage`.
 
-    Engines report the tokens of a stream only on request. A body that is too long, or that does not arrive within
-    USAGE_WAIT_S, stays as it is.
+    Engines report the tokens of a stream only on request. A body that is too long stays as it is.
     """
+    head, client = request.prepared.head, request.client
+    wanted = unquote(head.target.partition("?")[0]).endswith(USAGE_PATHS)
 
     def proceed() -> None:
-        head = with_headers(request.prepared.upstream_head, {}, ("accept-encoding",))  # compressed usage is unreadable
-        request.rewrite(head)
+        dropped = ("accept-encoding", *(("expect",) if wanted else ()))  # compressed usage is unreadable
+        request.rewrite(with_headers(request.prepared.upstream_head, {}, dropped))
         if request.body_complete:
-            _add_usage(request)
+            _read_fields(request, wanted)
         submit(request)
 
-    budget = request.client.plane.buffer_budget
-    _await_body(request, lambda: request.buffered > MAX_HELD_BODY or budget.full, USAGE_WAIT_S, proceed)
+    if wanted and "expect" in head.headers and not request.body_complete:
+        request.forward_interim(INTERIM_RESPONSE)
+
+    def suffices() -> bool:
+        return request.buffered > MAX_HELD_BODY or client.plane.buffer_budget.full
+
+    late = partial(request.cancel, BODY_TIMEOUT) if wanted else proceed
+    _await_body(request, suffices, USAGE_WAIT_S if wanted else FIELDS_WAIT_S, proceed, late)
 
 
-def _add_usage(request: ProxiedRequest) -> None:
+def _read_fields(request: ProxiedRequest, add_usage: bool) -> None:
     body = request.body_prefix(sys.maxsize)
     if request.prepared.head.length == CHUNKED:
         body = unchunked(body)
-    with suppress(ValueError, RecursionError):  # the engine will refuse it; not all of msgspec's are a DecodeError
-        request.fields = json_decode(body, type=RequestFields)
-        path = request.prepared.head.target.partition("?")[0]
-        if request.fields.stream is True and request.fields.stream_options is None and path.endswith(USAGE_PATHS):
-            start = body.index(b"{") + 1
-            body = b"".join((body[:start], INCLUDE_USAGE, body[start:]))
-            _rewrite(request, body, len(body))
-            request.usage_added = True
+    try:
+        fields = json_decode(body, type=RequestFields)
+    except (ValueError, RecursionError):  # engines in Python read more than JSON, such as NaN and UTF-16
+        document = _object_of(body)
+        fields = convert(document, RequestFields) if document is not None else RequestFields()
+    request.fields = fields
+    if not add_usage or not _is_true(fields.stream):
+        return
+    if fields.stream_options is UNSET and body.lstrip().startswith(b"{"):
+        start = body.index(b"{") + 1
+        body = b"".join((body[:start], INCLUDE_USAGE, body[start:]))
+    elif changed := _with_usage(body):
+        body = changed
+    else:
+        return
+    _rewrite(request, body, len(body))
+    request.usage_added = True
+
+
+def _with_usage(body: bytes) -> bytes:
+    """Return the body of a client that does not want usage, with a request of it; empty: it does, or is refused."""
+    document = _object_of(body) or {}
+    options = document.get("stream_options") or {}
+    if not isinstance(options, dict) or _is_true(options.get("include_usage")):
+        return b""
+    options = {name: value for name, value in options.items() if name != "continuous_usage_stats"}
+    return json.dumps({**document, "stream_options": {**options, "include_usage": True}}).encode()
+
+
+def _object_of(body: bytes) -> dict[str, Any] | None:
+    with suppress(ValueError, RecursionError):
+        document = json.loads(body)
+        return document if isinstance(document, dict) else None
+    return None
+
+
+def _is_true(value: Any) -> bool:
+    return (value.lower() if isinstance(value, str) else value) in TRUE
 
 
 def await_prompt(request: ProxiedRequest, submit: Continue) -> None:
@@ -235,29 +282,29 @@ def await_prompt(request: ProxiedRequest, submit: Continue) -> None:
         request.prompt = read_prompt(body, session, _cached_for(request.prepared, body))
         submit(request)
 
-    _await_body(request, lambda: request.buffered >= MAX_PROMPT_BYTES, PROMPT_WAIT_S, proceed)
+    _await_body(request, lambda: request.buffered >= MAX_PROMPT_BYTES, PROMPT_WAIT_S, proceed, proceed)
 
 
 def _await_body(
-    request: ProxiedRequest, suffices: Callable[[], bool], wait_s: float, proceed: Callable[[], None]
+    request: ProxiedRequest, suffices: Callable[[], bool], wait_s: float, proceed: Action, late: Action
 ) -> None:
-    """Call `proceed` once the body is complete, what is there suffices, or `wait_s` is over."""
+    """Call `proceed` once the body is complete or what is there suffices, or `late` after `wait_s`."""
     client = request.client
 
-    def end() -> None:
+    def end(action: Action) -> None:
         if client.request is request:  # else its client has disconnected, or its body is malformed
             client.on_body = None
-            proceed()
+            action()
 
     def read(piece: bytes) -> None:
         if request.body_complete or suffices():
             timer.cancel()
-            end()
+            end(proceed)
 
     if request.body_complete or suffices():
-        end()
+        end(proceed)
     else:
-        timer = asyncio.get_running_loop().call_later(wait_s, end)
+        timer = asyncio.get_running_loop().call_later(wait_s, end, late)
         client.on_body = read
 
 

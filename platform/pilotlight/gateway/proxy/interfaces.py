@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
@@ -18,7 +18,7 @@ class RequestFields(Struct):
 
     model: Any = None
     stream: Any = None
-    stream_options: Any = None
+    stream_options: Any = UNSET
 
 
 class ObservedRequest(Protocol):

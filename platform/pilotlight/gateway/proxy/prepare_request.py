@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway.proxy.backend import LiveBackend
@@ -148,7 +149,7 @@ def prepare(
 
 
 def _has_prompt(target: str) -> bool:
-    return target.partition("?")[0].endswith(PROMPT_PATHS)
+    return unquote(target.partition("?")[0]).endswith(PROMPT_PATHS)
 
 
 def rewrite_head(head: RequestHead, match: RouteMatch, peer: str, scheme: str) -> bytes:

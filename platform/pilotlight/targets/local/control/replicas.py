@@ -13,6 +13,7 @@ from pilotlight.targets.local.control.service_state import Revision, ServiceRun,
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, drain_env
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
+from pilotlight.targets.local.scaling.removal import select_for_removal
 from pilotlight.targets.local.supervisor.replica_record import (
     PARKED_STATES,
     START_INTERVAL_S,
@@ -25,8 +26,6 @@ from pilotlight.targets.local.supervisor.replica_record import (
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 
 ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, so no words
-# Replicas that do not serve are stopped first.
-_STOP_ORDER: Final = {"waiting": 0, "pending": 0, "unready": 1, "starting": 2, "ready": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +196,6 @@ def rolling_update(
     unready_old = old.total - old.ready
     desired_old = old.total - min(old.total, unready_old + max(0, min(spare, old.ready)))
     return desired_new, desired_old if new.ready < desired else 0
-
-
-def select_for_removal(replicas: Iterable[Replica], surplus: int) -> list[Replica]:
-    """Return `surplus` replicas to remove: those that do not serve first, then the youngest."""
-    by_age = sorted(replicas, key=lambda replica: replica.started_at, reverse=True)
-    ordered = sorted(by_age, key=lambda replica: _STOP_ORDER.get(replica.state, 0))
-    return ordered[: max(0, surplus)]
 
 
 def counts(replicas: Iterable[Replica]) -> ReplicaCounts:

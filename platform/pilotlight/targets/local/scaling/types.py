@@ -156,7 +156,7 @@ class Decision:
 
 
 def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dict[int, float]:
-    """Return the load by second, back to the first gap as long as the window.
+    """Return the load by second, back to the first gap as long as the window, or one second more than the window.
 
     The gateway does not report idle backends, so a second without a sample counts as zero, except the last two, which
     may still be on their way.
@@ -164,13 +164,16 @@ def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dic
     load: dict[int, float] = {}
     concurrency = metric != "rps"
     pending = observed.waiting + observed.in_flight if concurrency else observed.waiting
-    last = math.floor(now)
+    last = present = math.floor(now)
     for sample in reversed(observed.samples):
         at = math.floor(sample.at)
         # Requests that arrived after the newest sample: count them now, or a wake-up would look idle.
         if pending and not load and now - sample.at > REPORT_DELAY_S:
             load[last] = float(pending)
         if last - at >= window_s:
+            break
+        if present - at > window_s:  # one second before the window shows that all of it is known
+            load[at] = load.get(at, 0.0)
             break
         load[at] = load.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
         last = at

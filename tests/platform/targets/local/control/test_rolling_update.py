@@ -2,9 +2,10 @@
 
 import pytest
 
-from pilotlight.targets.local.control.replicas import ReplicaCounts, rolling_update, select_for_removal
+from pilotlight.targets.local.control.replicas import ReplicaCounts, rolling_update
 from pilotlight.targets.local.control.service_state import effective_shares, reachable_revisions
 from pilotlight.targets.local.manifests.service_spec_types import Probe, TrafficShare
+from pilotlight.targets.local.scaling.removal import select_for_removal
 from pilotlight.targets.local.supervisor.replica_record import Checks, Replica, State
 
 OLD = (TrafficShare("iris-1", 100),)

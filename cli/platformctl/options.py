@@ -103,11 +103,11 @@ class DocumentOptions:
         documents = self.read(target)
         check_paths_reachable(documents.services, target)
         if find_models:
-            here = self._names_target and self.target in targets.EMBEDDED
+            here = self.names_target and self.target in targets.EMBEDDED
             missing = tuple(missing_models(documents.services, here=here))
             if any(problem.severity == "error" for problem in missing):
                 raise InvalidDocument(missing)
-        if for_cluster and not self._names_target:
+        if for_cluster and not self.names_target:
             note_unreachable(documents.services)
         capabilities = self.target_capabilities(target, complete=False)
         if pin is not None:
@@ -134,7 +134,7 @@ class DocumentOptions:
         ]
 
     @property
-    def _names_target(self) -> bool:
+    def names_target(self) -> bool:
         source = click.get_current_context().get_parameter_source("target")
         return source is not click.core.ParameterSource.DEFAULT
 
@@ -175,9 +175,9 @@ class DocumentOptions:
         target_options = targets.options_of(name, complete=complete, released=released)
         reported = target.capabilities() if target else {}
         # Known without its control process. Without --target, documents are planned for a cluster.
-        if name in targets.EMBEDDED and self._names_target:
+        if name in targets.EMBEDDED and self.names_target:
             reported = capabilities_of(name, target_options)
-        elif target is None and self._names_target:
+        elif target is None and self.names_target:
             reported = {"target": name, "target_options": target_options}
         elif target_options:
             reported = {**reported, "target_options": target_options}

@@ -1,0 +1,310 @@
+"""Exact simulation: every request passes the gateway's own queue and a replica, on virtual time.
+
+The gateway's `LiveBackend` holds requests, rejects them and chooses replicas; replica_set.py starts and ends these;
+stations.py stands for the model in them.
+"""
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotlight.gateway.control_link import Wake
+from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend
+from pilotlight.gateway.proxy.responses import ErrorResponse
+from pilotlight.gateway.proxy.upstream import LiveReplica
+from pilotlight.gateway.routing_table import Backend, Replica
+from pilotlight.simulation.replica_set import ReplicaSet, SimulatedReplica
+from pilotlight.simulation.result import LatencyHistogram, Simulation
+from pilotlight.simulation.scenario import Scenario
+from pilotlight.simulation.service_times import Profile
+from pilotlight.simulation.stations import (
+    DEFAULT_SERVICE_TIME_S,
+    BatchStation,
+    FifoStation,
+    LlmStation,
+    SharedStation,
+    Station,
+)
+from pilotlight.simulation.trace import Trace
+from pilotlight.simulation.trigger_metrics import TriggerMetrics
+from pilotlight.simulation.virtual_clock import VirtualClock
+
+TICK_S: Final = 1.0  # of the gateway's reports
+DEFAULT_TOKENS: Final = 200  # of a request, where neither trace nor profile says more
+
+
+class Request:
+    """One request; the gateway's queue and the station in the replica know the fields they need."""
+
+    __slots__ = (
+        "arrived_at", "backend", "cold", "enqueued_ns", "first_token_at", "input_tokens", "live", "output_tokens",
+        "sent_at", "service_s", "started_at",
+    )  # fmt: skip
+    max_hold_s = inf
+    prompt = None
+    buffered = 0
+    tag = ""
+    key = ("", "")
+    rows = 1
+    signature = None
+    engine: "ExactEngine"
+
+    def __init__(self, arrived_at: float, service_s: float) -> None:
+        self.arrived_at, self.service_s = arrived_at, service_s
+        self.cold = False
+        self.backend: LiveBackend | None = None
+        self.live: LiveReplica | None = None
+        self.sent_at = self.started_at = self.first_token_at = 0.0
+        self.enqueued_ns = self.input_tokens = self.output_tokens = 0
+
+    def assign(self, replica: LiveReplica, now: float) -> None:
+        self.sent_at = now
+        self.live = replica
+        engine = self.engine
+        engine.serving[replica.id].station.submit(self, now)
+
+    def reject(self, error: ErrorResponse) -> None:
+        self.engine.fail(self, "queue full" if "wait for" in str(error) else "timeout")
+
+
+class Serving(NamedTuple):
+    replica: SimulatedReplica
+    config: Replica
+    station: Station
+
+
+@dataclass
+class Recording:
+    """Times of answered requests, by order of their answers."""
+
+    arrived: "array[float]"
+    latency: "array[float]"
+    held: "array[float]"
+    queued: "array[float]"
+    served: "array[float]"
+    first_token: "array[float]"
+
+    @classmethod
+    def empty(cls) -> "Recording":
+        return cls(*(array("d") for _ in range(6)))
+
+
+class ExactEngine:
+    def __init__(self, scenario: Scenario, profile: Profile, trace: Trace, seed: int) -> None:
+        self.scenario, self.profile, self.trace = scenario, profile, trace
+        self.clock = VirtualClock()
+        self.end = trace.seconds
+        rng = self._rng = np.random.default_rng(seed)
+        self.failures: Counter[str] = Counter()
+        self.recording = Recording.empty()
+        self.cold_requests = 0
+        self.serving: dict[str, Serving] = {}
+        key = (scenario.namespace, scenario.name)
+        self._config = Backend(
+            scenario.name, scenario.name, 100, concurrency=scenario.concurrency, hold_s=scenario.hold_s,
+            hold_limit=scenario.hold_limit,
+        )  # fmt: skip
+        clock = self.clock
+        self.backend = LiveBackend(key, self._config, self._on_wake, lambda: clock.now, BufferBudget())
+        self.metrics = TriggerMetrics(scenario)
+        self.replica_set = ReplicaSet(
+            scenario, profile, self.end, rng, clock, self._on_ready, self._on_retire, self.metrics.values
+        )
+        self._ticking = False
+        self._remaining = trace.requests
+        self._is_llm = profile.service_times.llm is not None
+        self.Request = type("Request", (Request,), {"engine": self, "key": key, "__slots__": ()})
+
+    def run(self) -> Simulation:
+        arrivals: list[float] = self.trace.arrivals.tolist()
+        clock, heap, backend = self.clock, self.clock.heap, self.backend
+        requests = self._requests(arrivals)
+        with clock.running():
+            self.replica_set.begin(0.0)
+            self._resume(0.0)
+            closing_at = self.end
+            for arrival, request in zip(arrivals, requests, strict=True):
+                while heap and heap[0][0] <= arrival:
+                    clock.run_next()
+                clock.now = arrival
+                backend.submit(request, arrival)
+            while heap and (self._remaining or heap[0][0] <= closing_at):
+                clock.run_next()
+            self.replica_set.close(max(clock.now, self.end))
+        return self._result()
+
+    def _requests(self, arrivals: list[float]) -> Any:
+        trace, make = self.trace, self.Request
+        times = service_times(self.profile, trace, self._rng)
+        if not self._is_llm:
+            return map(make, arrivals, times)
+        return self._llm_requests(arrivals)
+
+    def _llm_requests(self, arrivals: list[float]) -> Any:
+        trace = self.trace
+        tokens = [
+            np.full(trace.requests, DEFAULT_TOKENS) if values is None else values
+            for values in (trace.input_tokens, trace.output_tokens)
+        ]
+        for arrival, asked, answered in zip(arrivals, tokens[0].tolist(), tokens[1].tolist(), strict=True):
+            request = self.Request(arrival, 0.0)
+            request.input_tokens, request.output_tokens = asked, answered
+            yield request
+
+    def _resume(self, now: float) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self.clock.at(now + TICK_S, self._tick)
+
+    def _tick(self, now: float, _: Any) -> None:
+        backend, scenario = self.backend, self.scenario
+        report = backend.counts.take_report(backend.key, scenario.name, scenario.name, len(backend.waiting), now)
+        if report is not None:
+            self.replica_set.traffic.report(report, now)
+        else:
+            self.replica_set.traffic.in_flight = self.replica_set.traffic.waiting = 0
+        self.metrics.scrape(now, report, self.serving.values())
+        busy = self.replica_set.tick(now)
+        if (busy or backend.counts.load) and (now < self.end or self._remaining):
+            self.clock.at(now + TICK_S, self._tick)
+        else:
+            self._ticking = False
+
+    def _on_wake(self, wake: Wake) -> None:
+        self._resume(self.clock.now)
+        self.replica_set.wake(self.clock.now, wake.waiting)
+
+    def _on_ready(self, replica: SimulatedReplica, now: float) -> None:
+        config = Replica(replica.id, 1)
+        self.serving[replica.id] = Serving(replica, config, self._station())
+        self._publish()
+
+    def _on_retire(self, replica: SimulatedReplica, now: float) -> None:
+        replica.in_flight = next(each.in_flight for each in self.backend.replicas if each.id == replica.id)
+        self._publish()
+        if not replica.in_flight:
+            del self.serving[replica.id]
+
+    def _publish(self) -> None:
+        ready = tuple(each.config for each in self.serving.values() if each.replica.state == "ready")
+        config = Backend(
+            self._config.revision, self._config.workload, 100, ready, concurrency=self._config.concurrency,
+            hold_s=self._config.hold_s, hold_limit=self._config.hold_limit,
+        )  # fmt: skip
+        self.backend.update(config)
+
+    def _station(self) -> Station:
+        times, scenario, clock = self.profile.service_times, self.scenario, self.clock
+        if times.llm is not None:
+            return LlmStation(clock, self.done, times.llm, scenario.queue_limit, scenario.timeout_s)
+        if self.trace.service_times is None and times.by_batch:
+            return BatchStation(clock, self.done, times, scenario.queue_limit, scenario.timeout_s, self._rng)
+        if self.trace.service_times is None and times.by_concurrency:
+            return SharedStation(clock, self.done, times.by_concurrency, self._rng)
+        return FifoStation(clock, self.done, times.parallel, scenario.queue_limit, scenario.timeout_s)
+
+    def done(self, request: Request, now: float, failure: str) -> None:
+        """End a request that a replica had."""
+        live = request.live
+        assert live is not None
+        latency = now - request.sent_at
+        if latency > self.scenario.timeout_s:
+            failure = failure or "timeout"
+        self._remaining -= 1
+        self.backend.counts.responded(now, 503 if failure else 200, request.sent_at)
+        if failure:
+            self.failures[failure] += 1
+        else:
+            recording = self.recording
+            recording.arrived.append(request.arrived_at)
+            recording.latency.append(now - request.arrived_at)
+            recording.held.append(request.sent_at - request.arrived_at)
+            recording.queued.append(request.started_at - request.sent_at)
+            recording.served.append(now - request.started_at)
+            if self._is_llm:
+                recording.first_token.append(request.first_token_at - request.arrived_at)
+        self.cold_requests += request.cold
+        self.backend.release(live)
+        if live.retired:
+            replica = self.serving[live.id].replica
+            replica.in_flight = live.in_flight
+            if not live.in_flight:
+                del self.serving[live.id]
+                self.replica_set.finished(replica, now)
+
+    def fail(self, request: Request, reason: str) -> None:
+        """Count a request that no replica got."""
+        self._remaining -= 1
+        self.failures[reason] += 1
+        self.cold_requests += request.cold
+
+    def _result(self) -> Simulation:
+        usage, recording = self.replica_set.usage, self.recording
+        latency, held, queued, served, first = (
+            np.frombuffer(values) if values else np.zeros(0)
+            for values in (
+                recording.latency, recording.held, recording.queued, recording.served, recording.first_token
+            )
+        )  # fmt: skip
+        arrived = np.frombuffer(recording.arrived) if recording.arrived else np.zeros(0)
+        return Simulation(
+            self.scenario.name, "exact", self.end, histogram(latency), histogram(held[held > 0]), histogram(queued),
+            histogram(served),
+            failures=dict(self.failures),
+            cold_starts=sum(usage.starts.values()),
+            cold_requests=self.cold_requests,
+            starts=dict(usage.starts),
+            replicas=usage.replicas,
+            ready=usage.ready,
+            replica_seconds=usage.replica_seconds,
+            gpu_seconds=usage.gpu_seconds,
+            cpu_seconds=usage.replica_seconds * self.scenario.cpus,
+            first_token=histogram(first) if self._is_llm else None,
+            latency_over_time=latency_over_time(arrived, latency, self.end),
+            assumptions=self.scenario.notes,
+        )  # fmt: skip
+
+
+def histogram(seconds: NDArray[np.float64]) -> LatencyHistogram:
+    result = LatencyHistogram()
+    result.add(seconds)
+    return result
+
+
+def service_times(profile: Profile, trace: Trace, rng: np.random.Generator) -> list[float]:
+    """Return the seconds that each request takes alone: of the trace, sampled from the profile, or the default."""
+    if trace.service_times is not None:
+        return trace.service_times.tolist()  # type: ignore[no-any-return]
+    samples = profile.service_times.samples or (DEFAULT_SERVICE_TIME_S,)
+    if len(samples) == 1:
+        return [samples[0]] * trace.requests
+    return rng.choice(np.array(samples), trace.requests).tolist()  # type: ignore[no-any-return]
+
+
+def latency_over_time(
+    arrived: NDArray[np.float64], latency: NDArray[np.float64], end: float, points: int = 200
+) -> list[tuple[float, float, float]]:
+    """Return the start of each interval with requests, and the median and 99th percentile of those that came in it."""
+    if not arrived.size:
+        return []
+    width = max(end / points, 1e-9)
+    order = np.argsort(arrived, kind="stable")
+    arrived, latency = arrived[order], latency[order]
+    edges = np.searchsorted(arrived, np.arange(points + 1) * width)
+    edges[-1] = arrived.size
+    points_of_time = []
+    for index, (low, high) in enumerate(pairwise(edges)):
+        if high > low:
+            median, tail = np.quantile(latency[low:high], (0.5, 0.99))
+            points_of_time.append((index * width, float(median), float(tail)))
+    return points_of_time
+
+
+def simulate_exactly(scenario: Scenario, profile: Profile, trace: Trace, seed: int = 0) -> Simulation:
+    return ExactEngine(scenario, profile, trace, seed).run()

@@ -1,0 +1,253 @@
+"""Replicas of one workload on virtual time: what the autoscaler decides, what starts, serves, drains and holds GPUs.
+
+The decisions are those of the embedded platform: `decide`, its samples of traffic, GPU admission, the order of removal.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from pilotlight.simulation.scenario import Scenario
+from pilotlight.simulation.service_times import ColdStart, Profile, Start
+from pilotlight.simulation.virtual_clock import VirtualClock
+from pilotlight.targets.local.control.service_state import TrafficLog, activation_replicas, min_replicas
+from pilotlight.targets.local.scaling import kpa
+from pilotlight.targets.local.scaling.decision import KpaDecisionState, decide
+from pilotlight.targets.local.scaling.gpu_admission import Gpu, Holder, Waiter, admit
+from pilotlight.targets.local.scaling.removal import select_for_removal
+from pilotlight.targets.local.scaling.types import Decision, Kpa, Observed
+
+DEFAULT_COLD_START_S: Final = 5.0
+LONG_AGO: Final = -1e6
+
+
+@dataclass(eq=False)
+class SimulatedReplica:
+    id: str
+    started_at: float
+    state: str = "pending"  # pending, starting, ready, draining, exited
+    gpus: tuple[int | str, ...] = ()
+    admitted_at: float = math.inf
+    retired_at: float = 0.0
+    in_flight: int = 0
+
+
+@dataclass
+class Usage:
+    """Step series and integrals up to the end of the trace."""
+
+    end: float
+    replicas: list[tuple[float, int]] = field(default_factory=list)
+    ready: list[tuple[float, int]] = field(default_factory=list)
+    replica_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    starts: Counter[str] = field(default_factory=Counter)
+
+    def step(self, series: list[tuple[float, int]], now: float, count: int) -> None:
+        if now > self.end or (series and series[-1][1] == count):
+            return
+        if series and series[-1][0] == now:
+            series.pop()
+        series.append((now, count))
+
+    def add(self, replica: SimulatedReplica, held_gpus: int, now: float) -> None:
+        seconds = max(0.0, min(now, self.end) - replica.admitted_at)
+        self.replica_seconds += seconds
+        self.gpu_seconds += seconds * held_gpus
+
+
+class ReplicaSet:
+    """`on_ready` and `on_retire` tell the queue in front which replicas serve.
+
+    `metrics` returns the values of triggers that do not come from the gateway's own samples.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        profile: Profile,
+        end: float,
+        rng: np.random.Generator,
+        clock: VirtualClock,
+        on_ready: Callable[[SimulatedReplica, float], None],
+        on_retire: Callable[[SimulatedReplica, float], None],
+        metrics: Callable[[float, int], Mapping[str, float | None]] = lambda now, ready: {},
+    ) -> None:
+        self.scenario, self._profile, self._rng, self._clock = scenario, profile, rng, clock
+        self._on_ready, self._on_retire, self._metrics = on_ready, on_retire, metrics
+        self.traffic = TrafficLog()
+        self.usage = Usage(end)
+        self.replicas: list[SimulatedReplica] = []  # that have not exited
+        self.desired = 0
+        self.parked = False
+        self.decisions: list[tuple[float, Decision]] = []
+        self._state: object = _initial_state(scenario)
+        self._decided_at = LONG_AGO
+        self._number = 0
+        self._gpus = [Gpu(index) for index in range(scenario.devices or 0)]
+
+    @property
+    def active(self) -> list[SimulatedReplica]:
+        return [each for each in self.replicas if each.state in ("pending", "starting", "ready")]
+
+    def begin(self, now: float) -> None:
+        """Begin with the lower bound of replicas ready, or at zero."""
+        self.desired = self.scenario.min_replicas
+        for _ in range(self.desired):
+            replica = self._new(now)
+            self._admit(now)
+            if replica.state != "pending":
+                self._ready(replica, now)
+        self._record(now)
+
+    def wake(self, now: float, waiting: int) -> None:
+        """Start the first replicas for a waiting request, without waiting for the next decision."""
+        self.traffic.wait(max(self.traffic.waiting, waiting), now)
+        count = activation_replicas(self.scenario.scaling)
+        if self.desired < count:
+            self._apply(Decision(count, f"{count}: a request is waiting", self._state, "activation"), now)
+
+    def tick(self, now: float) -> bool:
+        """End a second of traffic and decide if it is time; return whether another tick is needed."""
+        self.traffic.tick(now)
+        active = self.active
+        if not (active or self.desired or self.traffic.waiting or min_replicas(self.scenario.scaling)):
+            return bool(self.replicas)
+        if now - self._decided_at >= self.scenario.tick_s - 1e-9:
+            self._decided_at = now
+            ready = sum(each.state == "ready" for each in active)
+            observed = Observed(
+                len(active), ready, self.traffic.samples, self.traffic.waiting, self.traffic.in_flight,
+                self._metrics(now, ready), LONG_AGO,
+            )  # fmt: skip
+            self._apply(decide(self.scenario.scaling, observed, self._state, now), now)
+        return True
+
+    def finished(self, replica: SimulatedReplica, now: float) -> None:
+        """End a draining replica that has no requests left, once it may end."""
+        if replica.state == "draining" and not replica.in_flight:
+            until = replica.retired_at + self.scenario.drain_s
+            if now >= until:
+                self._end(replica, now)
+            else:
+                self._clock.at(until, self._drained, replica)
+
+    def _drained(self, now: float, replica: SimulatedReplica) -> None:
+        self.finished(replica, now)
+
+    def close(self, now: float) -> None:
+        """Count what still exists at the end of the trace."""
+        for replica in self.replicas:
+            self._count(replica, now)
+        self.replicas = []
+
+    def _apply(self, decision: Decision, now: float) -> None:
+        self._state = decision.state
+        if decision.desired != self.desired:
+            self.desired = decision.desired
+            self.decisions.append((now, decision))
+        self._scale(now)
+
+    def _scale(self, now: float) -> None:
+        active = self.active
+        if len(active) == self.desired:
+            return
+        for replica in select_for_removal(active, len(active) - self.desired):
+            self._retire(replica, now)
+        for _ in range(self.desired - len(active)):
+            self._new(now)
+        self._admit(now)
+        self._record(now)
+
+    def _new(self, now: float) -> SimulatedReplica:
+        self._number += 1
+        replica = SimulatedReplica(str(self._number), now)
+        self.replicas.append(replica)
+        return replica
+
+    def _admit(self, now: float) -> None:
+        """Start pending replicas that get their GPUs, by the platform's own admission."""
+        pending = [each for each in self.replicas if each.state == "pending"]
+        number = self.scenario.gpus
+        if not pending:
+            return
+        if self.scenario.devices is None or not number:
+            admitted: dict[str, tuple[int | str, ...]] = {each.id: () for each in pending}
+        else:
+            service = self.scenario.name
+            holders = [
+                Holder(each.id, service, each.gpus, leaving=each.state == "draining")
+                for each in self.replicas
+                if each.gpus
+            ]
+            waiting = [Waiter(each.id, service, number, since=each.started_at) for each in pending]
+            admitted = admit(now, self._gpus, holders, waiting).admitted
+        for replica in pending:
+            if replica.id in admitted:
+                replica.gpus = admitted[replica.id]
+                replica.state, replica.admitted_at = "starting", now
+                self._start(replica, now)
+
+    def _start(self, replica: SimulatedReplica, now: float) -> None:
+        if now <= 0 and len(self.usage.replicas) == 0:  # there before the trace begins
+            return
+        kind: Start = "parked" if self.parked else self.scenario.start
+        self.parked = False
+        self.usage.starts[kind] += 1
+        self._clock.at(now + self._cold_start_s(kind), self._started, replica)
+
+    def _cold_start_s(self, kind: Start) -> float:
+        measured: ColdStart | None = self._profile.cold_starts.get(kind) or self._profile.cold_starts.get("process")
+        totals = measured.totals if measured else (DEFAULT_COLD_START_S,)
+        return float(totals[self._rng.integers(len(totals))]) if len(totals) > 1 else totals[0]
+
+    def _started(self, now: float, replica: SimulatedReplica) -> None:
+        if replica.state == "starting":
+            self._ready(replica, now)
+            self._record(now)
+
+    def _ready(self, replica: SimulatedReplica, now: float) -> None:
+        replica.state = "ready"
+        self._on_ready(replica, now)
+
+    def _retire(self, replica: SimulatedReplica, now: float) -> None:
+        served = replica.state == "ready"
+        waited = replica.state == "pending"
+        if served and self.scenario.parks and not self.desired and not self.parked:
+            self.parked = True
+        replica.state, replica.retired_at = "draining", now
+        if served:
+            self._on_retire(replica, now)
+        if waited:
+            self._end(replica, now)
+        else:
+            self.finished(replica, now)
+
+    def _end(self, replica: SimulatedReplica, now: float) -> None:
+        if replica.state == "exited":
+            return
+        self._count(replica, now)
+        replica.state = "exited"
+        self.replicas.remove(replica)
+        self._admit(now)
+
+    def _count(self, replica: SimulatedReplica, now: float) -> None:
+        held = len(replica.gpus) or (self.scenario.gpus if self.scenario.devices is None else 0)
+        self.usage.add(replica, held, now)
+
+    def _record(self, now: float) -> None:
+        active = self.active
+        self.usage.step(self.usage.replicas, now, len(active))
+        self.usage.step(self.usage.ready, now, sum(each.state == "ready" for each in active))
+
+
+def _initial_state(scenario: Scenario) -> object:
+    """Return the autoscaler's state of a service that has been idle for long."""
+    if not isinstance(scenario.scaling, Kpa):
+        return None
+    state: kpa.State = "active" if scenario.min_replicas else "inactive"
+    return KpaDecisionState(kpa.KpaState(), kpa.Phase(state, LONG_AGO, True, LONG_AGO))

@@ -1,0 +1,162 @@
+"""What is simulated: scaling rules, queue limits and resources of one workload, read from its rendered manifests."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pilotlight.contract import ENV_PARK_MEMORY
+from pilotlight.errors import UsageError
+from pilotlight.gateway.routing_table import HOLD_LIMIT
+from pilotlight.k8s.manifest import Manifest
+from pilotlight.k8s.quantities import gpu_count, parse_quantity
+from pilotlight.plan.types import Plan, Workload
+from pilotlight.simulation.service_times import Start
+from pilotlight.targets.local.scaling.from_manifests import scaling_of
+from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Scaling
+
+Json = Any
+KNATIVE_TICK_S: Final = 2.0  # Knative's autoscaler decides every two seconds
+HPA_SYNC_S: Final = 15.0
+KNATIVE_DRAIN_S: Final = 30.0  # its queue proxy keeps a terminating pod so long at least
+ACTIVATOR_QUEUE: Final = 10_000  # requests that Knative's activator holds for a revision
+DEFAULT_TIMEOUT_S: Final = 300.0
+AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One workload on one kind of platform. Times are seconds.
+
+    `tick_s`: between two decisions; `drain_s`: a terminating replica exists at least so long, with its GPUs.
+    """
+
+    name: str
+    namespace: str
+    mode: str
+    scaling: Scaling
+    tick_s: float = 1.0
+    drain_s: float = 0.0
+    concurrency: int = 0  # requests in flight per replica; 0: no limit
+    hold_s: float = DEFAULT_TIMEOUT_S
+    hold_limit: int = HOLD_LIMIT
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    queue_limit: int = 1024  # of the predictor in a replica; 0: none
+    gpus: int = 0  # per replica
+    cpus: float = 0.0
+    parks: bool = False
+    start: Start = "process"
+    devices: int | None = None  # GPUs there are; None: as many as replicas need
+    notes: tuple[str, ...] = ()
+
+    @property
+    def min_replicas(self) -> int:
+        if isinstance(self.scaling, Fixed):
+            return self.scaling.replicas
+        return self.scaling.min_scale if isinstance(self.scaling, Kpa) else self.scaling.min_replicas
+
+
+def scenario_of(
+    plan: Plan, manifests: Sequence[Manifest], *, embedded: bool, component: str = "", zero_grace_s: float = 0.0
+) -> Scenario:
+    """Return the scenario of the component that serves the model, or of the named one.
+
+    `embedded`: on the platform of one machine; else on a cluster with Knative and KEDA. `zero_grace_s` is the embedded
+    platform's own setting. Raise UsageError if there is nothing to simulate.
+    """
+    workload = _workload(plan, component)
+    documents = [each.document for each in manifests]
+    document = next((each for each in documents if _names(each) == workload.name and "template" in _spec(each)), None)
+    if document is None:
+        return _with_resources(Scenario(workload.name, plan.namespace, workload.mode, _fixed(workload)), workload)
+    autoscaler = next((each for each in documents if _scales(each, workload.name)), None)
+    scaling, notes = _scaling(document, autoscaler)
+    serverless = isinstance(scaling, Kpa)
+    if isinstance(scaling, Kpa):
+        scaling = replace(scaling, grace_s=zero_grace_s if embedded else scaling.grace_s)
+    timeout = float(workload.timeout_seconds or DEFAULT_TIMEOUT_S)
+    others = [each.name for each in plan.workloads if each.name != workload.name]
+    if others:
+        notes = (*notes, f"only {workload.name} is simulated, not {', '.join(others)}")
+    cluster_tick = KNATIVE_TICK_S if serverless else HPA_SYNC_S
+    scenario = Scenario(
+        workload.name, plan.namespace, workload.mode, scaling,
+        tick_s=1.0 if embedded else cluster_tick,
+        drain_s=KNATIVE_DRAIN_S if serverless and not embedded else 0.0,
+        concurrency=workload.container_concurrency or 0,
+        hold_s=min(timeout, float(workload.progress_deadline_seconds)),
+        hold_limit=ACTIVATOR_QUEUE if serverless and not embedded else HOLD_LIMIT,
+        timeout_s=timeout,
+        queue_limit=1024 if workload.is_pilotlight else 0,
+        notes=notes,
+    )  # fmt: skip
+    return _with_resources(scenario, workload)
+
+
+def _workload(plan: Plan, component: str) -> Workload:
+    if component:
+        chosen = next((each for each in plan.workloads if component in (each.role, each.name)), None)
+        if chosen is None:
+            roles = ", ".join(each.role for each in plan.workloads)
+            raise UsageError(f"{plan.name} has no component {component}; it has {roles}")
+        return chosen
+    if not plan.workloads:
+        raise UsageError(f"{plan.name} has no replicas: there is nothing to simulate")
+    return next((each for each in plan.workloads if each.role in ("predictor", "engine")), plan.workloads[0])
+
+
+def _fixed(workload: Workload) -> Scaling:
+    return Fixed(workload.replicas if workload.replicas is not None else max(1, workload.scaling.min_replicas))
+
+
+def _with_resources(scenario: Scenario, workload: Workload) -> Scenario:
+    containers: Iterable[Mapping[str, Json]] = (workload.template.get("spec") or {}).get("containers") or ()
+    gpus = sum(map(gpu_count, containers)) * workload.group_size
+    cpus = sum(float(parse_quantity(str(_cpu(each))) or 0) for each in containers) * workload.group_size
+    variables = {env.get("name"): env.get("value") for each in containers for env in each.get("env") or ()}
+    parks = str(variables.get(ENV_PARK_MEMORY) or "0") not in ("0", "0%")
+    return replace(scenario, gpus=gpus, cpus=cpus, parks=parks)
+
+
+def _cpu(container: Mapping[str, Json]) -> Json:
+    resources = container.get("resources") or {}
+    parts = (resources.get(part) or {} for part in ("requests", "limits"))
+    return next((part["cpu"] for part in parts if "cpu" in part), 0)
+
+
+def _scaling(document: Mapping[str, Json], autoscaler: Mapping[str, Json] | None) -> tuple[Scaling, tuple[str, ...]]:
+    """Return the scaling rules without triggers that only a cluster can evaluate, and a note for each of those."""
+    if autoscaler is None or autoscaler.get("kind") != "ScaledObject":
+        return scaling_of(document, autoscaler), ()
+    triggers = autoscaler["spec"].get("triggers") or []
+    known = [each for each in triggers if each.get("type") in SIMULATED]
+    notes = tuple(
+        f"trigger {each.get('name') or each.get('type')} of type {each.get('type')} is not simulated"
+        for each in triggers
+        if each not in known
+    )
+    if not known:
+        spec = autoscaler["spec"]
+        return Fixed(max(1, int(spec.get("minReplicaCount") or 0))), notes
+    pruned = {**autoscaler, "spec": {**autoscaler["spec"], "triggers": known}}
+    return scaling_of(document, pruned), notes
+
+
+SIMULATED: Final = ("prometheus", "external-push", "cpu", "cron")
+
+
+def _spec(document: Mapping[str, Json]) -> Mapping[str, Json]:
+    spec = document.get("spec")
+    return spec if isinstance(spec, Mapping) else {}
+
+
+def _names(document: Mapping[str, Json]) -> str:
+    return str((document.get("metadata") or {}).get("name") or "")
+
+
+def _scales(document: Mapping[str, Json], workload: str) -> bool:
+    return document.get("kind") in AUTOSCALERS and (_spec(document).get("scaleTargetRef") or {}).get("name") == workload
+
+
+def is_request_driven(scaling: Scaling) -> bool:
+    """Whether waiting requests wake it from zero."""
+    return isinstance(scaling, Kpa | Hpa)

@@ -1,0 +1,43 @@
+"""Simulation of a scenario: exact where the trace has single requests and not too many of them, else approximate."""
+
+from dataclasses import replace
+from typing import Final
+
+from pilotlight.simulation.conditions import Condition
+from pilotlight.simulation.exact import simulate_exactly
+from pilotlight.simulation.replica_set import DEFAULT_COLD_START_S
+from pilotlight.simulation.result import Prices, Simulation
+from pilotlight.simulation.scenario import Scenario
+from pilotlight.simulation.service_times import Profile
+from pilotlight.simulation.stations import DEFAULT_SERVICE_TIME_S
+from pilotlight.simulation.trace import CountTrace, Trace
+
+MAX_EXACT: Final = 2_000_000  # requests: about half a minute
+
+
+def simulate(
+    scenario: Scenario, profile: Profile, trace: Trace | CountTrace, *, seed: int = 0, prices: Prices | None = None,
+    slo: Condition | None = None,
+) -> Simulation:  # fmt: skip
+    """Return the result. The same arguments give the same result."""
+    if isinstance(trace, CountTrace):
+        trace = trace.expanded(seed)
+    result = simulate_exactly(scenario, profile, trace, seed)
+    return replace(
+        result, prices=prices or Prices(), slo_seconds=slo.value if slo else None,
+        assumptions=(*assumptions(profile, trace), *result.assumptions),
+    )  # fmt: skip
+
+
+def assumptions(profile: Profile, trace: Trace | CountTrace) -> list[str]:
+    """Return what was not given and therefore taken as a default."""
+    times = profile.service_times
+    measured = times.samples or times.by_batch or times.by_concurrency or times.llm
+    notes = []
+    if trace.service_times is None and not measured:
+        notes.append(
+            f"service time {DEFAULT_SERVICE_TIME_S:g} s, neither measured nor given: --profile, --service-time"
+        )
+    if not profile.cold_starts:
+        notes.append(f"cold start {DEFAULT_COLD_START_S:g} s, neither measured nor given: --profile, --cold-start")
+    return notes

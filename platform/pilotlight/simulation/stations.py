@@ -1,0 +1,304 @@
+"""What a replica does with its requests: queue, batches, instances of the model; the KV cache of a language model.
+
+A station gets requests with `submit` and calls `done` for each. The batches are those of the predictor's batcher.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from pilotlight.simulation.service_times import LlmRates, Samples, ServiceTimes
+from pilotlight.simulation.virtual_clock import VirtualClock
+from pilotlight_predictor.scheduling.batching import BatchPolicy, next_batch
+
+DEFAULT_SERVICE_TIME_S: Final = 0.05
+NS: Final = 1_000_000_000
+
+
+class StationRequest(Protocol):
+    """A request in a station. Times are seconds; `rows`, `signature` and `enqueued_ns` are the batcher's."""
+
+    sent_at: float
+    started_at: float
+    first_token_at: float
+    service_s: float
+    input_tokens: int
+    output_tokens: int
+    rows: int
+    signature: Any
+    enqueued_ns: int
+
+
+Done = Callable[[Any, float, str], None]  # the request, the time, and why it failed
+
+
+class Station(Protocol):
+    @property
+    def running(self) -> float:
+        """Share of the replica's capacity in use."""
+
+    def submit(self, request: Any, now: float) -> None: ...
+
+
+class FifoStation:
+    """First in, first out, on as many instances as run at once; a request that waited too long is dropped."""
+
+    __slots__ = ("_busy", "_clock", "_done", "_limit", "_parallel", "_queue", "_timeout")
+
+    def __init__(self, clock: VirtualClock, done: Done, parallel: int, limit: int, timeout: float) -> None:
+        self._clock, self._done, self._parallel, self._limit, self._timeout = clock, done, parallel, limit, timeout
+        self._busy = 0
+        self._queue: deque[Any] = deque()
+
+    @property
+    def running(self) -> float:
+        return self._busy / self._parallel
+
+    def submit(self, request: Any, now: float) -> None:
+        if self._busy < self._parallel:
+            self._start(request, now)
+        elif self._limit and len(self._queue) >= self._limit:
+            self._done(request, now, "queue full")
+        else:
+            self._queue.append(request)
+
+    def _start(self, request: Any, now: float) -> None:
+        request.started_at = now
+        self._busy += 1
+        self._clock.at(now + request.service_s, self._finish, request)
+
+    def _finish(self, now: float, request: Any) -> None:
+        self._busy -= 1
+        while self._queue:
+            waiting = self._queue.popleft()
+            if now - waiting.sent_at < self._timeout:
+                self._start(waiting, now)
+                break
+            self._done(waiting, now, "timeout")
+        self._done(request, now, "")
+
+
+class BatchStation:
+    """Dynamic batching: the predictor's policy forms the batches, each takes the time of its size."""
+
+    def __init__(
+        self, clock: VirtualClock, done: Done, times: ServiceTimes, limit: int, timeout: float,
+        rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        self._clock, self._done, self._times, self._limit, self._timeout = clock, done, times, limit, timeout
+        self._rng = rng
+        largest = times.max_batch or max(times.by_batch)
+        self._policy = BatchPolicy(largest, delay_ns=int(times.batch_delay * NS))
+        self._queue: deque[Any] = deque()
+        self._busy = 0
+        self._timer_at = float("inf")
+
+    @property
+    def running(self) -> float:
+        return self._busy / self._times.parallel
+
+    def submit(self, request: Any, now: float) -> None:
+        if self._limit and len(self._queue) >= self._limit:
+            self._done(request, now, "queue full")
+            return
+        request.enqueued_ns = int(now * NS)
+        self._queue.append(request)
+        self._fill(now)
+
+    def _fill(self, now: float) -> None:
+        while self._queue and self._busy < self._times.parallel:
+            now_ns = round(now * NS)
+            take, wait_ns = next_batch(self._queue, self._policy, now_ns)
+            if not take:
+                until = now + max(1, wait_ns or 0) / NS
+                if until < self._timer_at:
+                    self._timer_at = until
+                    self._clock.at(until, self._on_timer)
+                return
+            batch = [self._queue.popleft() for _ in range(take)]
+            late = [each for each in batch if now - each.sent_at >= self._timeout]
+            for request in late:
+                self._done(request, now, "timeout")
+            if batch := [each for each in batch if each not in late]:
+                self._busy += 1
+                for request in batch:
+                    request.started_at = now
+                seconds = at_size(self._times.by_batch, len(batch), self._rng)
+                self._clock.at(now + seconds, self._finish, batch)
+
+    def _on_timer(self, now: float, _: Any) -> None:
+        self._timer_at = float("inf")
+        self._fill(now)
+
+    def _finish(self, now: float, batch: list[Any]) -> None:
+        self._busy -= 1
+        self._fill(now)
+        for request in batch:
+            self._done(request, now, "")
+
+
+class SharedStation:
+    """Requests in flight slow each other down as measured: with n of them each proceeds at latency(1) / latency(n)."""
+
+    def __init__(
+        self, clock: VirtualClock, done: Done, by_concurrency: Mapping[int, Samples], rng: np.random.Generator
+    ) -> None:
+        self._clock, self._done, self._rng = clock, done, rng
+        self._means = {level: sum(samples) / len(samples) for level, samples in by_concurrency.items()}
+        self._alone = by_concurrency[min(by_concurrency)]
+        self._base = self._means[min(self._means)]
+        self._speeds: dict[int, float] = {}
+        self._progress = 0.0  # work done of each request that was always there
+        self._since = 0.0
+        self._requests: list[tuple[float, int, Any]] = []
+        self._number = 0
+        self._version = 0
+
+    @property
+    def running(self) -> float:
+        return min(1.0, len(self._requests) / max(self._means))
+
+    def submit(self, request: Any, now: float) -> None:
+        self._advance(now)
+        request.started_at = now
+        alone = self._alone
+        work = alone[self._rng.integers(len(alone))] if len(alone) > 1 else alone[0]
+        self._number += 1
+        heappush(self._requests, (self._progress + work, self._number, request))
+        self._schedule(now)
+
+    def _speed(self) -> float:
+        requests = len(self._requests)
+        if requests not in self._speeds:
+            latency = interpolate(self._means, max(1, requests))
+            # Beyond the largest measured number the replica is saturated: twice the requests take twice as long.
+            self._speeds[requests] = self._base / (latency * max(1.0, requests / max(self._means)))
+        return self._speeds[requests]
+
+    def _advance(self, now: float) -> None:
+        self._progress += (now - self._since) * self._speed()
+        self._since = now
+
+    def _schedule(self, now: float) -> None:
+        self._version += 1
+        if self._requests:
+            left = max(0.0, self._requests[0][0] - self._progress)
+            self._clock.at(now + left / self._speed(), self._finish, self._version)
+
+    def _finish(self, now: float, version: int) -> None:
+        if version != self._version:
+            return
+        self._advance(now)
+        self._progress, _, request = heappop(self._requests)
+        self._schedule(now)
+        self._done(request, now, "")
+
+
+class LlmStation:
+    """Continuous batching of a language model, as engines do it: prefills first, one after the other, then decoding.
+
+    A request is admitted when its tokens fit into the KV cache, in order. All running ones decode a token at a time, at
+    the measured rate of their number.
+    """
+
+    def __init__(self, clock: VirtualClock, done: Done, rates: LlmRates, limit: int, timeout: float) -> None:
+        self._clock, self._done, self._rates, self._limit, self._timeout = clock, done, rates, limit, timeout
+        self._queue: deque[Any] = deque()
+        self._decoding: list[tuple[float, int, Any]] = []  # by the decoded tokens at which each is complete
+        self._prefilling: Any = None
+        self._tokens = 0.0  # decoded for each request that was always there
+        self._since = 0.0
+        self._cache = 0
+        self._number = self._version = 0
+
+    @property
+    def running(self) -> float:
+        return float(bool(self._decoding or self._prefilling))
+
+    def submit(self, request: Any, now: float) -> None:
+        needed = request.input_tokens + request.output_tokens
+        if self._rates.kv_cache_tokens and needed > self._rates.kv_cache_tokens:
+            self._done(request, now, "unavailable")
+        elif self._limit and len(self._queue) >= self._limit:
+            self._done(request, now, "queue full")
+        else:
+            self._queue.append(request)
+            self._admit(now)
+
+    def _advance(self, now: float) -> None:
+        if self._decoding and self._prefilling is None:
+            self._tokens += (now - self._since) * self._token_rate()
+        self._since = now
+
+    def _token_rate(self) -> float:
+        """Return the tokens per second of each request."""
+        size = len(self._decoding)
+        return interpolate(self._rates.decode_tokens_s, size) / size
+
+    def _admit(self, now: float) -> None:
+        if self._prefilling is not None:
+            return
+        rates = self._rates
+        while self._queue and len(self._decoding) < rates.max_batch:
+            request = self._queue[0]
+            if now - request.sent_at >= self._timeout:
+                self._done(self._queue.popleft(), now, "timeout")
+                continue
+            needed = request.input_tokens + request.output_tokens
+            if rates.kv_cache_tokens and self._cache + needed > rates.kv_cache_tokens:
+                break
+            self._advance(now)
+            self._prefilling = self._queue.popleft()
+            self._cache += needed
+            self._version += 1
+            request.started_at = now
+            self._clock.at(now + request.input_tokens / rates.prefill_tokens_s, self._prefilled)
+            return
+        self._schedule(now)
+
+    def _prefilled(self, now: float, _: Any) -> None:
+        request, self._prefilling = self._prefilling, None
+        self._since = now
+        request.first_token_at = now
+        self._number += 1
+        heappush(self._decoding, (self._tokens + max(0, request.output_tokens - 1), self._number, request))
+        self._admit(now)
+
+    def _schedule(self, now: float) -> None:
+        self._advance(now)
+        self._version += 1
+        if self._decoding:
+            left = max(0.0, self._decoding[0][0] - self._tokens)
+            self._clock.at(now + left / self._token_rate(), self._finish, self._version)
+
+    def _finish(self, now: float, version: int) -> None:
+        if version != self._version:
+            return
+        self._advance(now)
+        self._tokens, _, request = heappop(self._decoding)
+        self._cache -= request.input_tokens + request.output_tokens
+        self._admit(now)
+        self._done(request, now, "")
+
+
+def interpolate(values: Mapping[int, float], size: int) -> float:
+    """Return the value at a size: linear between measured ones, beyond them that of the nearest."""
+    sizes = sorted(values)
+    if size <= sizes[0]:
+        return values[sizes[0]]
+    if size >= sizes[-1]:
+        return values[sizes[-1]]
+    index = bisect_left(sizes, size)
+    low, high = sizes[index - 1], sizes[index]
+    return values[low] + (values[high] - values[low]) * (size - low) / (high - low)
+
+
+def at_size(by_size: Mapping[int, Samples], size: int, rng: np.random.Generator) -> float:
+    """Return a sampled time of a size; between two measured sizes that of the larger one: batches are padded."""
+    sizes = sorted(by_size)
+    samples = by_size[sizes[min(bisect_left(sizes, size), len(sizes) - 1)]]
+    return samples[rng.integers(len(samples))] if len(samples) > 1 else samples[0]

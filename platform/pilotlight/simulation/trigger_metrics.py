@@ -1,0 +1,114 @@
+"""Metrics that triggers of a ScaledObject or HPA read, as the replicas and the gateway would export them.
+
+PromQL is evaluated by the embedded platform's evaluator, over series scraped every five seconds of virtual time.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import accumulate
+from typing import Final, Protocol
+
+from pilotlight.contract import (
+    LABEL_NAMESPACE,
+    LABEL_REVISION,
+    LABEL_SERVICE,
+    LATENCY_BUCKETS,
+    METRIC_GPU_UTILIZATION,
+    METRIC_IN_FLIGHT,
+    METRIC_QUEUE_DEPTH,
+    METRIC_REQUEST_DURATION,
+)
+from pilotlight.gateway.control_link import BackendReport
+from pilotlight.simulation.scenario import Scenario
+from pilotlight.targets.local.scaling.keda import query_value
+from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery
+from pilotlight.targets.local.scaling.types import Hpa, Metric
+
+SCRAPE_S: Final = 5.0
+SYNC_S: Final = 15.0
+
+
+class Busy(Protocol):
+    @property
+    def running(self) -> float: ...
+
+
+class ServingReplica(Protocol):
+    @property
+    def station(self) -> Busy: ...
+
+
+class TriggerMetrics:
+    """`scrape` is called every second with the gateway's report; `values` returns the triggers' last values."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        scaling = scenario.scaling
+        self._metrics: tuple[Metric, ...] = scaling.metrics if isinstance(scaling, Hpa) else ()
+        self._polling_s = min(scaling.polling_s, SYNC_S) if isinstance(scaling, Hpa) else SYNC_S
+        self._queries = [each for each in self._metrics if each.source == "prometheus"]
+        self._evaluator = Evaluator()
+        for metric in self._queries:
+            with suppress(UnsupportedQuery):
+                self._evaluator.watch(metric.query)
+        service = scenario.name.removesuffix("-predictor").removesuffix("-engine")
+        self._labels = {
+            LABEL_SERVICE: service, LABEL_NAMESPACE: scenario.namespace, LABEL_REVISION: scenario.name,
+        }  # fmt: skip
+        self._requests = self._errors = 0
+        self._seconds = 0.0
+        self._buckets = [0] * (len(LATENCY_BUCKETS) + 1)
+        self._busy = 0.0  # mean share of the replicas' capacity in use, since the last scrape
+        self._busy_sum, self._busy_count = 0.0, 0
+        self._scraped_at = self._queried_at = float("-inf")
+        self._values: dict[str, float | None] = {}
+
+    def scrape(self, now: float, report: BackendReport | None, serving: Iterable[ServingReplica]) -> None:
+        if not self._metrics:
+            return
+        shares = [each.station.running for each in serving]
+        self._busy_sum += sum(shares) / len(shares) if shares else 0.0
+        self._busy_count += 1
+        if report is not None:
+            self._requests += report.requests
+            self._errors += report.errors
+            self._seconds += report.latency_s
+            self._buckets = [old + new for old, new in zip(self._buckets, report.latencies, strict=True)]
+        if now - self._scraped_at < SCRAPE_S:
+            return
+        self._scraped_at = now
+        self._busy, self._busy_sum, self._busy_count = self._busy_sum / self._busy_count, 0.0, 0
+        if not self._queries:
+            return
+        if not shares:
+            self._evaluator.mark_ended(self._labels)
+            return
+        self._record(now, report.in_flight if report is not None else 0)
+
+    def _record(self, now: float, in_flight: int) -> None:
+        record, name = self._evaluator.record, METRIC_REQUEST_DURATION
+        edges = (*map(str, LATENCY_BUCKETS), "+Inf")
+        for edge, count in zip(edges, accumulate(self._buckets), strict=True):
+            record(f"{name}_bucket", {**self._labels, "le": edge}, count, now)
+        record(f"{name}_count", {**self._labels, "code": "200"}, self._requests - self._errors, now)
+        record(f"{name}_count", {**self._labels, "code": "500"}, self._errors, now)
+        record(f"{name}_sum", self._labels, self._seconds, now)
+        record(METRIC_IN_FLIGHT, self._labels, in_flight, now)
+        record(METRIC_QUEUE_DEPTH, self._labels, 0, now)
+        record(METRIC_GPU_UTILIZATION, self._labels, self._busy, now)
+
+    def values(self, now: float, ready: int) -> Mapping[str, float | None]:
+        """Return the values by trigger. A replica that serves without a pause uses the CPU that it requests."""
+        if now - self._queried_at >= self._polling_s:
+            self._queried_at = now
+            for metric in self._queries:
+                self._values[metric.name] = self._query(metric, now)
+        for metric in self._metrics:
+            if metric.source == "cpu":
+                self._values[metric.name] = 100.0 * self._busy if ready else None
+        return self._values
+
+    def _query(self, metric: Metric, now: float) -> float | None:
+        try:
+            return query_value(metric, self._evaluator.evaluate(metric.query, now))
+        except UnsupportedQuery:
+            return None

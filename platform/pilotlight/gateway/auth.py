@@ -36,7 +36,7 @@ class AccessAdmission:
         trusted: Networks = (),
     ) -> None:
         self._on_rejected, self._clock, self._wall, self._trusted = on_rejected, clock, wall, trusted
-        self._buckets, self._quotas = TokenBuckets(), TokenQuotas()
+        self._buckets, self.quotas = TokenBuckets(), TokenQuotas()
 
     def admit(
         self, route: Route, headers: Mapping[str, str], peer: str, client: str | Refusal | None = None
@@ -59,22 +59,22 @@ class AccessAdmission:
         assert isinstance(client, str)
         if route.quota is not None:
             key = (route.namespace, route.name, client)
-            refusal = self._quotas.check(key, route.quota, realm, self._clock(), self._wall())
+            refusal = self.quotas.check(key, route.quota, realm, self._clock(), self._wall())
         if refusal is None:
             return None
         self._on_rejected(route, QUOTA_REASON)
         return openai_error(ErrorResponse(*refusal))
 
-    def spend(self, route: Route, caller: str, tokens: int) -> None:
-        """Take the tokens of a response from the quota of its caller."""
+    def spend(self, route: Route, caller: str, tokens: int, *, own: bool = True) -> None:
+        """Take the tokens of a response from the quota of its caller; not `own`: another gateway passed it."""
         if route.quota is not None:
             key = (route.namespace, route.name, caller)
-            self._quotas.spend(key, route.quota, tokens, self._clock(), self._wall())
+            self.quotas.spend(key, route.quota, tokens, self._clock(), self._wall(), own=own)
 
     def restore(self, spent: Spent) -> None:
         """Set what callers have spent today, which the control process has stored."""
         for *key, tokens in spent.callers:
-            self._quotas.restore(tuple(key), spent.day, tokens, self._clock())
+            self.quotas.restore(tuple(key), spent.day, tokens, self._clock())
 
     def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
         return isinstance(self.authenticate(route, headers), str)

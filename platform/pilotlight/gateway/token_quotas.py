@@ -6,8 +6,9 @@ uses beyond is a debt to the minute's budget. Clocks are arguments.
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from pilotlight.wire.service_access import Refusal, TokenQuota
@@ -23,6 +24,7 @@ class _Account:
     at: float
     day: int = 0  # since the epoch
     spent: int = 0  # on that day
+    own: int = 0  # of `spent`, at this gateway
 
 
 class TokenQuotas:
@@ -46,23 +48,33 @@ class TokenQuotas:
             return _refusal(realm, quota.per_minute, "minute", wait)
         return None
 
-    def spend(self, caller: Hashable, quota: TokenQuota, tokens: int, now: float, wall: float) -> None:
+    def spend(
+        self, caller: Hashable, quota: TokenQuota, tokens: int, now: float, wall: float, *, own: bool = True
+    ) -> None:
         account = self._account(caller, quota, now, wall)
         account.left -= tokens
         account.spent += tokens
+        account.own += tokens if own else 0
+
+    def totals(self, most: int) -> Iterator[tuple[Hashable, int, int, int]]:
+        """Yield callers that were here last with day, tokens at this gateway, and all that it knows of."""
+        accounts = islice(reversed(self._accounts.items()), most)
+        return ((caller, each.day, each.own, each.spent) for caller, each in accounts if each.spent)
 
     def restore(self, caller: Hashable, day: int, spent: int, now: float) -> None:
         """Set what the caller has spent on a day, as it was recorded before a restart."""
         account = self._accounts.setdefault(caller, _Account(math.inf, now, day))
         if account.day <= day:
-            account.day, account.spent = day, max(spent, account.spent if account.day == day else 0)
+            known = account.day == day
+            account.spent, account.own = max(spent, account.spent if known else 0), account.own if known else 0
+            account.day = day
 
     def _account(self, caller: Hashable, quota: TokenQuota, now: float, wall: float) -> _Account:
         account = self._accounts.pop(caller, None) or _Account(math.inf, now)
         refilled = account.left + (now - account.at) * quota.per_minute / MINUTE
         account.left, account.at = min(float(quota.per_minute), refilled), now
         if account.day != (day := int(wall // DAY)):
-            account.day, account.spent = day, 0
+            account.day, account.spent, account.own = day, 0, 0
         self._accounts[caller] = account
         if len(self._accounts) > self._max_callers:
             self._accounts.popitem(last=False)

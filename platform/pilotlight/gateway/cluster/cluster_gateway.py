@@ -17,6 +17,7 @@ from pilotlight.gateway.cluster.cluster_routes import ClusterState
 from pilotlight.gateway.cluster.demand import Demand, GatewayPeers, LoadReporter
 from pilotlight.gateway.cluster.keda_scaler import KedaScaler
 from pilotlight.gateway.cluster.kube_api import KubeApi
+from pilotlight.gateway.cluster.quota_exchange import QuotaExchange
 from pilotlight.gateway.cluster.settings import ClusterSettings
 from pilotlight.gateway.control_link import Unreachable
 from pilotlight.gateway.listeners import BACKLOG, Address, bind, bind_ipv6
@@ -49,8 +50,9 @@ class ClusterGateway:
         self._plane.buffer_budget.limit = settings.memory // BUFFER_SHARE
         self._last_accept = 0.0  # time of the last accepted connection
         self._peers = GatewayPeers(
-            settings.address, settings.peer_port, lambda peer, loads: self._load_reporter.on_peer_loads(peer, loads)
-        )
+            settings.address, settings.peer_port, lambda peer, loads: self._load_reporter.on_peer_loads(peer, loads),
+            QuotaExchange(admission, self._plane.route),
+        )  # fmt: skip
         self._scaler = KedaScaler(self._demand, lambda: self._load_reporter.refresh(), self._plane.clock)
         self._load_reporter = LoadReporter(self._plane, self._demand, self._peers.broadcast, self._scaler.notify)
         self._load_reporter.metrics.tokens.on_spent = admission.spend

@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp import web
 from msgspec import DecodeError, Struct, ValidationError, json
 
+from pilotlight.gateway.cluster.quota_exchange import CallerTotal, QuotaExchange
 from pilotlight.gateway.control_link import Report, Wake
 from pilotlight.gateway.metrics_and_reports import Metrics, Reporter, log
 from pilotlight.gateway.proxy.data_plane import DataPlane
@@ -59,8 +60,8 @@ class Demand:
 
 
 class LoadReporter:
-    """From the data plane to demand, peers and /metrics. `broadcast` sends loads to the peers; `notify` wakes streams
-    that wait for a change of the demand."""
+    """From the data plane to demand, peers and /metrics. `broadcast` sends loads to the peers, and what callers have
+    spent; `notify` wakes streams that wait for a change of the demand."""
 
     def __init__(
         self,
@@ -121,16 +122,17 @@ class LoadReporter:
 
 class LoadsMessage(Struct, frozen=True):
     loads: tuple[tuple[str, str, int], ...] = ()  # namespace, workload, requests
+    spent: tuple[CallerTotal, ...] = ()
 
 
 class GatewayPeers:
-    """`on_loads` gets a peer's address and its loads.
+    """`on_loads` gets a peer's address and its loads; `quotas` what callers have spent at it.
 
     Accepted only from pods behind the gateway's headless Service, by the source address of the connection.
     """
 
-    def __init__(self, own: str, port: int, on_loads: Callable[[str, Loads], None]) -> None:
-        self._own, self._port, self._on_loads = own, port, on_loads
+    def __init__(self, own: str, port: int, on_loads: Callable[[str, Loads], None], quotas: QuotaExchange) -> None:
+        self._own, self._port, self._on_loads, self._quotas = own, port, on_loads, quotas
         self._senders: dict[str, _PeerSender] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -139,12 +141,16 @@ class GatewayPeers:
         peers = set(addresses) - {self._own}
         for removed in self._senders.keys() - peers:
             self._senders.pop(removed).close()
+        self._quotas.retain(peers)
         for address in peers - self._senders.keys():
             self._senders[address] = _PeerSender(self._post, address)
+            if spent := self._quotas.totals():
+                self._senders[address].send(json.encode(LoadsMessage(spent=spent)))
 
     def broadcast(self, loads: Loads) -> None:
         """Send the loads to all peers; a slow peer skips to the latest."""
-        message = json.encode(LoadsMessage(tuple((*key, number) for key, number in loads.items())))
+        counts = tuple((*key, number) for key, number in loads.items())
+        message = json.encode(LoadsMessage(counts, self._quotas.totals()))
         for sender in self._senders.values():
             sender.send(message)
 
@@ -166,6 +172,7 @@ class GatewayPeers:
             message = json.decode(await request.read(), type=LoadsMessage)
         except (DecodeError, ValidationError) as error:
             return web.Response(status=400, text=f"{error}\n")
+        self._quotas.receive(sender, message.spent)
         self._on_loads(sender, {(namespace, workload): number for namespace, workload, number in message.loads})
         return web.Response(status=204)
 

@@ -32,6 +32,7 @@ from tests.platform.gateway.cluster.things import address, deployment, endpoint,
 from tests.platform.gateway.linked import DEADLINE_S, SmallReplica, ask, in_loop, replica
 from tests.ports import free_port
 
+from pilotlight.contract import METRIC_TOKENS
 from pilotlight.errors import UsageError
 from pilotlight.gateway.cluster.cluster_gateway import ClusterGateway
 from pilotlight.gateway.cluster.settings import read
@@ -184,6 +185,34 @@ async def test_counts_are_taken_from_peers_only(tmp_path: Path, keda: SimpleName
         async with aiohttp.ClientSession(connector=connector) as session, session.post(url, json=word) as answer:
             assert answer.status == 403
         assert await bed.total(0) == 0
+
+
+@in_loop
+async def test_one_quota_of_tokens_holds_over_both_replicas(tmp_path: Path, keda: SimpleNamespace) -> None:
+    """Beyond it a caller uses what it starts within the second that a message takes."""
+    body = b'{"model": "models/iris", "prompt": "%b"}' % (b"x" * 360)
+    quota = 24_000
+    bearer = {"Authorization": "Bearer test"}
+    rules = {"model_names": "iris", "auth_tokens_sha256": f"search/ada={TOKEN}", "token_quota": f"{quota}/1d"}
+
+    async with gateways(tmp_path, keda) as bed, replica("pod-1") as origin:
+        bed.api.put(DEPLOYMENTS, deployment("iris", "iris-predictor", **rules))
+        bed.serve(origin)
+
+        async def status(pod: Pod) -> int:
+            path = "/models/iris/v1/completions"
+            return (await ask(pod.ports["HTTP_PORT"], path, bearer, host=pod.host, body=body)).status
+
+        async def anonymous() -> bool:
+            return (await bed.ask(0)).status == 401
+
+        await eventually_async(anonymous, "the rules")
+        while [await status(pod) for pod in bed.pods] != [429, 429]:
+            await asyncio.sleep(0.08)
+        pages = [(await pod.status("metrics"))[1] for pod in bed.pods]
+        lines = [line for page in pages for line in page.splitlines() if line.startswith(f"{METRIC_TOKENS}{{")]
+        spent = sum(float(line.split()[-1]) for line in lines)
+        assert quota <= spent < 1.6 * quota, "twice as much if each counted alone"
 
 
 @in_loop

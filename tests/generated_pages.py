@@ -10,7 +10,7 @@ from tests.platform.catalogue import formats_page
 from tests.platform.lint import lint_page
 from tests.platform.observability import control_metrics_page
 from tests.platform.spec import annotations_page, errors_page
-from tests.predictor.config import settings_page
+from tests.predictor.config import settings_page, triton_flags_page
 from tests.predictor.metrics import metrics_page
 from tests.serving import ROOT
 
@@ -32,6 +32,7 @@ class GeneratedPage(NamedTuple):
 
 GENERATED: Final = (
     GeneratedPage("docs/reference/settings.md", settings_page.page),
+    GeneratedPage("docs/how-to/migrate-triton.md", triton_flags_page.page, "Flags"),
     GeneratedPage("docs/reference/cli.md", cli_page.page),
     GeneratedPage("docs/reference/manifests.md", annotations_page.page, "Annotations"),
     GeneratedPage("docs/reference/lint.md", lint_page.page),

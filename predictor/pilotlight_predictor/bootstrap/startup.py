@@ -77,7 +77,8 @@ def _enter_environment(settings: Settings) -> None:
     if settings.model.code and "://" not in path and (path.endswith(".py") or os.path.isdir(path)):
         from pilotlight_predictor.repository.environment import enter
 
-        configure(settings.observability.log_level.upper(), settings.observability.log_format)  # type: ignore[arg-type]
+        logs = settings.observability
+        configure(logs.log_level.upper(), logs.log_format, file=logs.log_file)  # type: ignore[arg-type]
         enter(path, settings.model.cache_dir)
 
 
@@ -93,7 +94,8 @@ def seconds_since_exec() -> float:
 
 def run(settings: Settings, lifecycle: Lifecycle, worker: "WorkerProcess | None" = None) -> int:
     """Serve until a signal; return the exit code. `worker`: this process is one of several workers."""
-    configure(settings.observability.log_level.upper(), settings.observability.log_format)  # type: ignore[arg-type]
+    logs = settings.observability
+    configure(logs.log_level.upper(), logs.log_format, file=logs.log_file)  # type: ignore[arg-type]
     if worker is not None:
         worker.number_logs()
         return _runner()(_serve(settings, lifecycle, worker.http[0], worker.metrics, worker))

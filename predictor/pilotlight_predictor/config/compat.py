@@ -1,13 +1,16 @@
-"""Flags of Triton and TensorRT Inference Server that translate to several settings, have no effect, or are refused.
+"""Flags of Triton and TensorRT Inference Server that translate to several settings.
 
-Those with the same meaning as a setting are its aliases in setting_definitions.py.
+Those with the same meaning as a setting are its aliases in setting_definitions.py; triton_flags.py has those without
+an effect.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from pilotlight import contract
-from pilotlight_predictor.config.settings_table import ParsedSource
+from pilotlight_predictor.config.settings_table import ROWS, ParsedSource
+from pilotlight_predictor.config.triton_flags import NO_EFFECT, REFUSED, SILENT
 from pilotlight_predictor.config.value_types import boolean, size
 
 TRANSLATED = {
@@ -28,30 +31,11 @@ BOOLEANS = frozenset(flag for flag in TRANSLATED if flag.startswith("--allow-"))
     "--log-warning",
     "--log-error",
 }
-REFUSED = {
-    "--grpc-use-ssl": "terminate TLS in a proxy in front of this server",
-    "--grpc-use-ssl-mutual": "terminate TLS in a proxy in front of this server",
-}
-IGNORED = frozenset({
-    "--allow-cpu-metrics", "--allow-model-load-unload", "--allow-profiling", "--allow-sagemaker",
-    "--allow-vertex-ai", "--backend-config", "--backend-directory", "--buffer-manager-thread-count",
-    "--cache-directory", "--cuda-memory-pool-byte-size", "--cuda-virtual-address-size",
-    "--disable-auto-complete-config", "--enable-peer-access",
-    "--grpc-http2-max-ping-strikes", "--grpc-http2-max-pings-without-data",
-    "--grpc-http2-min-recv-ping-interval-without-data", "--grpc-infer-allocation-pool-size",
-    "--grpc-infer-response-compression-level", "--grpc-infer-thread-count", "--grpc-keepalive-permit-without-calls",
-    "--grpc-keepalive-time", "--grpc-keepalive-timeout", "--grpc-max-connection-age",
-    "--grpc-max-connection-age-grace", "--grpc-max-response-pool-size", "--grpc-root-cert", "--grpc-server-cert",
-    "--grpc-server-key", "--grpc-stream-infer-thread-count", "--host-policy",
-    "--http-health-port", "--http-thread-count", "--log-file", "--metrics-config",
-    "--min-supported-compute-capability", "--model-config-name", "--model-load-gpu-limit", "--model-load-retry-count",
-    "--model-load-thread-count", "--model-namespacing", "--pinned-memory-pool-byte-size", "--platform-config-file",
-    "--rate-limit", "--rate-limit-resource", "--repoagent-directory", "--reuse-grpc-port", "--reuse-http-port",
-    "--sagemaker-port", "--sagemaker-safe-port-range", "--sagemaker-thread-count", "--strict-model-config",
-    "--tf-add-vgpu", "--tf-allow-soft-placement", "--tf-gpu-memory-fraction", "--trace-config", "--trace-count",
-    "--trace-file", "--trace-level", "--trace-log-frequency", "--trace-rate", "--vertex-ai-default-model",
-    "--vertex-ai-port", "--vertex-ai-thread-count",
-})  # fmt: skip
+TRACE_FLAGS = {
+    "--trace-file": "triton,file", "--trace-rate": "rate", "--trace-count": "count", "--trace-level": "level",
+    "--trace-log-frequency": "triton,log-frequency",
+}  # fmt: skip
+TRANSLATED |= {flag: f"Same as --trace-config {setting}=VALUE." for flag, setting in TRACE_FLAGS.items()}
 
 
 def implied_by(compat: str, strict: bool) -> dict[str, Any]:
@@ -73,12 +57,13 @@ def implied_by_protocol(protocol: str) -> dict[str, Any]:
 
 
 def ignore(flag: str, text: str, source: ParsedSource) -> None:
-    """Warn about a flag without effect; reject one that protects the server, unless it is off."""
-    reason = REFUSED.get(flag)
-    if reason and text.lower() not in ("false", "0"):
-        source.problems.append(f"{flag}: is not supported; {reason}")
-    else:
-        source.warnings.append(f"{flag} has no effect and is ignored")
+    """Warn about a flag without effect; reject an invalid value, and one that protects the server unless it is off."""
+    if flag in REFUSED and text.lower() not in ("false", "0"):
+        source.problems.append(f"{flag}: is not supported; {REFUSED[flag]}")
+    elif flag in NO_EFFECT and not re.fullmatch(NO_EFFECT[flag][0], text):
+        source.problems.append(f"{flag}: {flag[2:]} = {text[:60]}, is not of the form that Triton reads")
+    elif flag in NO_EFFECT and (flag, text) not in SILENT:
+        source.warnings.append(f"{flag} has no effect: {NO_EFFECT[flag][1]}")
 
 
 def translate(arguments: Mapping[str, list[str]], source: ParsedSource) -> None:
@@ -93,6 +78,10 @@ def translate(arguments: Mapping[str, list[str]], source: ParsedSource) -> None:
             source.origins[f"server.{name}_port"] = f"--allow-{name}"
     _log_level(switches, last.get("--log-verbose"), source)
     _control_mode(switches, arguments.get("--model-store", []), source)
+    trace_config = next(row for row in ROWS if row.key == "observability.trace_config")
+    for flag, setting in TRACE_FLAGS.items():
+        for text in arguments.get(flag, []):
+            source.add(trace_config, f"{setting}={text}", flag)
     for text in arguments.get("--cache-config", []):
         _cache(text, source)
 
@@ -106,9 +95,9 @@ def _switch(flag: str, text: str, source: ParsedSource) -> bool:
 
 
 def _log_level(switches: Mapping[str, bool], verbose: str | None, source: ParsedSource) -> None:
-    if verbose is not None and not verbose.isdigit():
+    if verbose is not None and not verbose.isdigit() and verbose not in ("true", "false"):
         source.reject("--log-verbose", "log-verbose", verbose, "a whole number, 0 or greater")
-    elif verbose and int(verbose) > 0:
+    elif verbose and verbose.lstrip("0") not in ("", "false"):
         source.values.setdefault("observability.log_level", "debug")
     elif switches.keys() & {"--log-info", "--log-warning", "--log-error"}:
         levels = [level for level in ("info", "warning") if switches.get(f"--log-{level}", True)]
@@ -127,8 +116,11 @@ def _control_mode(switches: Mapping[str, bool], stores: list[str], source: Parse
 
 
 def _cache(text: str, source: ParsedSource) -> None:
-    name, _, option = text.partition(",")
-    key, _, value = option.partition("=")
+    name, comma, option = text.partition(",")
+    key, equals, value = option.partition("=")
+    if not comma or not equals:
+        source.reject("--cache-config", "cache-config", text, "NAME,SETTING=VALUE")
+        return
     if name != "local" or key != "size":
         source.warnings.append(f"--cache-config {text} has no effect and is ignored; use local,size=BYTES")
         return

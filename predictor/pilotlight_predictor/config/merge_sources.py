@@ -65,6 +65,9 @@ def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
     ports = implied_by(merged.values.get("server.compat", ""), merged.values.get("server.strict_readiness", True))
     ports |= implied_by_protocol(merged.values.get("server.dialect", ""))
     merged.implied = ports | merged.implied
+    urls = [value for key, value in merged.values.get("observability.trace_config", ()) if key == "opentelemetry,url"]
+    if urls:
+        merged.implied["observability.otel_endpoint"] = urls[-1]
     for group, limit in (("rate_limit", "requests_per_minute"), ("input_validation", "max_sequence_length")):
         if f"safeguards.{group}.{limit}" in merged.values:  # a limit that is set is enabled, also without `enabled`
             merged.implied[f"safeguards.{group}.enabled"] = True
@@ -114,6 +117,8 @@ def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
 
 def _warnings(settings: Settings) -> Iterator[str]:
     server = settings.server
+    if any(key == "opentelemetry,resource" for key, _ in settings.observability.trace_config):
+        yield "--trace-config opentelemetry,resource has no effect: spans have the attributes of this server"
     if limits(settings).requests_per_minute and server.behind_proxy and not server.trusted_proxies:
         yield (
             "safeguards.rate_limit does not apply to clients without a token: behind a proxy all clients have its"

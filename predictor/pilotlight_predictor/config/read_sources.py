@@ -13,6 +13,7 @@ from pilotlight import contract
 from pilotlight.wire.messages import suggestion
 from pilotlight_predictor.config import compat
 from pilotlight_predictor.config.settings_table import CONFIG, ROWS, ParsedSource, SettingRow
+from pilotlight_predictor.config.triton_flags import UNUSED
 from pilotlight_predictor.config.value_types import BOOL, FALSE, PORT, PORT_OR_OFF, TRUE
 
 FLAGS: dict[str, SettingRow] = {flag: row for row in (*ROWS, CONFIG) for flag in row.flags}
@@ -43,7 +44,7 @@ def read_flags(argv: Sequence[str]) -> ParsedSource:
             source.add(FLAGS[flag], text, flag)
         elif flag in compat.TRANSLATED:
             translated.setdefault(flag, []).append(text)
-        elif flag in compat.IGNORED or flag in compat.REFUSED:
+        elif flag in UNUSED:
             compat.ignore(flag, text, source)
         else:
             source.add(FLAGS[_negated(flag)], "false", flag)
@@ -62,7 +63,7 @@ def _text(flag: str, attached: str | None, rest: deque[str]) -> str | None:
         attached = rest.popleft()  # for an unknown flag too: its value is not reported as another problem
     if row or flag in compat.TRANSLATED:
         return attached
-    return attached or "" if flag in compat.IGNORED or flag in compat.REFUSED else None
+    return attached or "" if flag in UNUSED else None
 
 
 def _negated(flag: str) -> str:
@@ -79,7 +80,7 @@ def _report(word: str, flag: str, source: ParsedSource) -> None:
     elif _negated(flag):
         source.skip(f"{flag}: takes no value; write {_negated(flag)}=…")
     elif flag.startswith("-"):
-        near = suggestion(flag, [*FLAGS, *compat.TRANSLATED, *compat.IGNORED])
+        near = suggestion(flag, [*FLAGS, *compat.TRANSLATED, *UNUSED])
         source.skip(f"{word}: is not a flag{near or '; --help lists them'}")
     else:
         source.skip(f"{word}: is not a flag; a value follows its flag, as in --model-path {word}")

@@ -146,6 +146,12 @@ class ServerSettings(SettingsGroup):
     grpc_header_forward_pattern: str = setting(
         "", value_types.PATTERN, "--grpc-header-forward-pattern", "The same for the metadata of gRPC calls."
     )
+    grpc_max_connection_age_ms: float = setting(
+        0.0, MILLISECONDS, "--grpc-max-connection-age", "Age at which a gRPC connection is drained; 0: no limit."
+    )
+    grpc_max_connection_grace_ms: float = setting(
+        0.0, MILLISECONDS, "--grpc-max-connection-age-grace", "Time from then to its end; 0: until its calls end."
+    )
     access_file: str = setting(
         "", TEXT, "--access-file",
         "File with the access rules of the service (tokens, JWTs, rate), as render writes them into a Secret.",
@@ -181,6 +187,9 @@ class ModelSettings(SettingsGroup):
         "none: load all at start. poll: reload on changes of the repository. explicit: load on --load-model and"
         " API calls. versions: the set of models is fixed, new versions are loaded.",
     )  # fmt: skip
+    config_name: str = setting(
+        "", TEXT, "--model-config-name", "Read configs/NAME.pbtxt of a model, if it has one, in place of config.pbtxt."
+    )
     load_models: tuple[str, ...] = setting(
         (), TEXTS, "--load-model", "Model to load at start in explicit mode; may be repeated; * is all of them."
     )
@@ -343,6 +352,11 @@ class ObservabilitySettings(SettingsGroup):
         "", TEXT, "--files-dir",
         "Directory of trace and log files that an admin's request names (docs/how-to/migrate-triton.md); empty: not"
         " allowed.",
+    )  # fmt: skip
+    log_file: str = setting("", TEXT, "--log-file", "File that log lines are appended to; empty: standard error.")
+    trace_config: tuple[tuple[str, str], ...] = setting(
+        (), value_types.TRACE, "--trace-config",
+        "Trace settings at start: triton,file=PATH, triton,log-frequency=N, rate=N, level=LEVEL and count=N.",
     )  # fmt: skip
     otel_endpoint: str = setting(
         "", TEXT, "--otel-endpoint", "OTLP collector for traces; empty: off.", env="OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -20,6 +20,11 @@ API_GROUPS = (
     "health", "metadata", "inference", "shared-memory", "model-config", "model-repository", "statistics", "trace",
     "logging",
 )  # fmt: skip
+TRACE_VALUES = {
+    "file": ".*", "log-frequency": r"\d{1,9}", "rate": r"[1-9]\d{0,8}", "count": r"-1|\d{1,9}",
+    "level": "OFF|TIMESTAMPS|TENSORS|MIN|MAX",
+    "mode": "triton|opentelemetry", "opentelemetry,url": ".+", "opentelemetry,resource": ".+=.*",
+}  # fmt: skip
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
@@ -157,6 +162,14 @@ def pattern(text: str) -> str:
     return text
 
 
+def trace_option(text: str) -> tuple[str, str]:
+    """Return a trace setting and its value; opentelemetry's url is that of --otel-endpoint."""
+    key, equals, value = text.removeprefix("triton,").partition("=")
+    if not equals or not re.fullmatch(TRACE_VALUES.get(key.replace("_", "-"), "(?!)"), value):
+        raise ValueError
+    return key.replace("_", "-"), value
+
+
 def request_log(text: str) -> "LogSettings":
     from pilotlight.wire.request_log.settings import decode
 
@@ -205,6 +218,12 @@ FACTOR = ValueKind("FACTOR", "a number, 0 or greater", amount)
 MEGABYTES = ValueKind("MB", "a number of megabytes, 0 or greater", amount)
 TEXT = ValueKind("TEXT", "text", str)
 TEXTS = ValueKind("TEXT", "text", str, "list")
+TRACE = ValueKind(
+    "SETTING=VALUE",
+    "rate=N, level=OFF, TIMESTAMPS or TENSORS, count=N, mode=triton or opentelemetry, triton,file=PATH,"
+    " triton,log-frequency=N or opentelemetry,url=URL",
+    trace_option, "list", " ",
+)  # fmt: skip
 WEIGHTS = ValueKind(
     "[MODEL/]VERSION=PERCENT", "a version's number or label, = and a percentage from 0 to 100", weight, "map"
 )

@@ -39,7 +39,7 @@ class Admission(ByteBudget):
         self, access: Access, limits: Limits, max_bytes_in_flight: int, buckets: TokenBuckets | None = None
     ) -> None:
         super().__init__(max_bytes_in_flight)
-        self._access = access
+        self._access, self.settings = access, access.settings
         self._buckets = buckets or TokenBuckets(MAX_CLIENTS)  # of all workers, or of this process
         self._all = AdmissionLimits(limits, access.open, "--http-max-input-size", self._buckets)
         self._own: dict[str, AdmissionLimits] = {}

@@ -85,6 +85,7 @@ class Access:
     """Tokens, read once, the rules of the service, and the identity of requests."""
 
     def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
         self._api = _read_token(settings.api_token_file, "api_token_file")
         self.rules = ServiceRules(settings.access_file) if settings.access_file else None
         self._admin = _read_token(settings.admin_token_file, "admin_token_file")

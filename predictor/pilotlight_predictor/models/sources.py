@@ -19,7 +19,7 @@ from pilotlight_predictor.core import backend_table
 from pilotlight_predictor.core.threads import ensure_blas_threads, with_deep_stack
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
-from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan
+from pilotlight_predictor.repository.layout import ModelSource, is_repository, plain_source, scan, with_named_config
 from pilotlight_predictor.storage.uri import is_remote
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class ModelSources:
                     self._warned.add((source.name, repository))
                     message = f"model '{source.name}' is in several repositories; that of {repository} is ignored"
                     log("model.shadowed", message, level="WARNING", model=source.name)
-        return sources
+        config_name = self._settings.config_name
+        return {name: with_named_config(source, config_name) for name, source in sources.items()}
 
     def fetch(self, uri: str) -> Path:
         """Return the local path of a file or folder that may be remote."""

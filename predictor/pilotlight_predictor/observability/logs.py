@@ -20,7 +20,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
-from pilotlight_predictor.errors import BadRequest, Forbidden
+from pilotlight_predictor.errors import BadRequest, Forbidden, LoadFailed
 
 Format = Literal["json", "text", "auto"]
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
@@ -46,11 +46,21 @@ _MASKED_TEXTS: Final = (
 )
 
 
-def configure(level: Level = "INFO", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
-    """Send all logs of this process to `stream` (stderr). `auto`: text on a terminal, JSON elsewhere."""
+def configure(
+    level: Level = "INFO",
+    format: Format = "auto",  # noqa: A002
+    stream: TextIO | None = None,
+    file: str = "",
+) -> None:
+    """Send all logs of this process to `stream` (stderr), or append them to `file`. `auto`: text on a terminal, else
+    JSON. Raise LoadFailed if the file cannot be opened."""
     target = stream if stream is not None else sys.stderr
     as_text = format == "text" or (format == "auto" and target.isatty())
     handler = LineHandler(target, TextFormatter() if as_text else JsonFormatter())
+    try:
+        handler.redirect(Path(file) if file else None)
+    except OSError as error:
+        raise LoadFailed(f"log_file = {file}, cannot be opened: {error.strerror} (--log-file)") from None
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -207,11 +217,11 @@ class LogSettings:
     `log_file` is a file in --files-dir; `log_format`: ISO8601 for text lines, default for the format set at start.
     """
 
-    def __init__(self, level: str, folder: str) -> None:
+    def __init__(self, level: str, folder: str, file: str = "") -> None:
         least = LEVELS[level.upper()]  # type: ignore[index]
         self._folder = Path(folder) if folder else None
         self._values: dict[str, Any] = {
-            "log_file": "",
+            "log_file": file,
             **{key: least <= numbers[0] for key, numbers in _SWITCHES.items()},
             "log_verbose_level": 1 if least <= logging.DEBUG else 0,
             "log_format": "default",

@@ -100,6 +100,18 @@ def _levels(value: Any) -> tuple[str, ...]:
     return chosen
 
 
+def at_start(options: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the settings of `--trace-config`; several levels add up."""
+    names = {"file": "trace_file", "rate": "trace_rate", "count": "trace_count", "log-frequency": "log_frequency"}
+    values: dict[str, Any] = {}
+    for option, text in options:
+        if option == "level":
+            values["trace_level"] = tuple(dict.fromkeys((*values.get("trace_level", ()), text)))
+        elif (key := names.get(option)) is not None:
+            values[key] = int(text) if key in _NUMBERS else text
+    return values
+
+
 class Sampler:
     """Choice of the requests to trace."""
 
@@ -198,9 +210,15 @@ class ModelSampler:
 
 
 class RequestTraces:
-    """Traces of one server. `serving` returns the serving versions; `folder`: --files-dir, empty for none."""
+    """Traces of one server. `serving` returns the serving versions; `folder`: --files-dir, empty for none.
 
-    def __init__(self, serving: Callable[[], Iterable[TracedVersion]], folder: str) -> None:
+    `options`: of --trace-config, the defaults of this server; their file may be anywhere.
+    """
+
+    def __init__(
+        self, serving: Callable[[], Iterable[TracedVersion]], folder: str, options: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self._defaults = at_start(options)
         self._serving = serving
         self._folder = Path(folder) if folder else None
         self._all: dict[str, Any] = {}
@@ -210,7 +228,7 @@ class RequestTraces:
         self._writing: asyncio.Task[None] | None = None
 
     def settings(self, model: str = "") -> dict[str, Any]:
-        return as_triton({**self._all, **self._own.get(model, {})})
+        return as_triton({**self._defaults, **self._all, **self._own.get(model, {})})
 
     def change(self, changes: Mapping[str, Any], model: str = "") -> dict[str, Any]:
         """Apply changes and return the settings. Raises BadRequest, or Forbidden if no file may be written."""
@@ -232,7 +250,7 @@ class RequestTraces:
         """Set a version's sampler: its model's own, else the general one."""
         key = served.name if served.name in self._own else ""
         if key not in self._samplers:
-            settings = trace_settings({**self._all, **self._own.get(key, {})})
+            settings = trace_settings({**self._defaults, **self._all, **self._own.get(key, {})})
             self._samplers[key] = ModelSampler(Sampler(settings), self._enqueue) if settings.active else None
         served.sampler = self._samplers[key]
 
@@ -244,15 +262,14 @@ class RequestTraces:
 
     async def _write(self) -> None:
         """Write until the queue is empty, in threads: a slow disk delays no request."""
-        assert self._folder is not None
-        folder = self._folder
+        folder = self._folder or Path()  # the file of --trace-config needs no folder
         while self._queue:
             lines = list(self._queue)
             self._queue.clear()
             try:
                 await in_thread(lambda lines=lines: _append(folder, lines))  # type: ignore[misc]
             except OSError as error:
-                log("trace.failed", f"traces cannot be written to --files-dir: {error}", level="ERROR")
+                log("trace.failed", f"traces cannot be written: {error}", level="ERROR")
         self._writing = None
 
 

@@ -77,6 +77,12 @@ def plain_source(path: Path, name: str | None = None) -> ModelSource:
     raise LoadFailed(f"{path} holds no model: expected one of {expected}, or a numbered version; found {entries}")
 
 
+def with_named_config(source: ModelSource, name: str) -> ModelSource:
+    """Return the model with its configuration of that name (`configs/NAME.pbtxt`), if it has one."""
+    path = source.model_dir / "configs" / f"{name}.pbtxt"
+    return replace(source, config_path=path) if name and path.is_file() else source
+
+
 def check_source(source: ModelSource, override: ModelConfig | None = None) -> ModelConfig | None:
     """Return the configuration of the model, or `override` in its place, under the name of the source; None if it is to
     be derived. Raise LoadFailed for a model that cannot be served."""

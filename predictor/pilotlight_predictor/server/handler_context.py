@@ -46,9 +46,9 @@ class Server:
         metrics.cold_start = lifecycle.phases
         self.registry = ModelRegistry(settings, metrics, decode_example)
         files = settings.observability.files_dir
-        self.traces = RequestTraces(self.registry.serving, files)
+        self.traces = RequestTraces(self.registry.serving, files, settings.observability.trace_config)
         self.registry.on_version = self.traces.attach
-        self.log_settings = LogSettings(settings.observability.log_level, files)
+        self.log_settings = LogSettings(settings.observability.log_level, files, settings.observability.log_file)
         self.shared_memory = SharedMemory(settings.server.allow_shared_memory)
         self.control = self.registry.bls.control = ModelControl(settings, self.registry, sources)
         self.limits = limits(settings)

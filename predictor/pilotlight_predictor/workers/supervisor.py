@@ -38,7 +38,8 @@ TOGETHER_S: Final = 0.03  # so that workers that stop at the same moment do not 
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
     """Run until a signal or a failed start has ended all workers; return the exit code."""
-    configure(settings.observability.log_level.upper(), settings.observability.log_format)  # type: ignore[arg-type]
+    logs = settings.observability
+    configure(logs.log_level.upper(), logs.log_format, file=logs.log_file)  # type: ignore[arg-type]
     for warning in settings.warnings:
         log("setting", warning, level="WARNING")
     server = settings.server

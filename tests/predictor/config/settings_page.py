@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import Field, fields
-from textwrap import wrap
 from typing import Any
 
-from pilotlight_predictor.config import compat
 from pilotlight_predictor.config.help import default_text, shown
 from pilotlight_predictor.config.read_sources import API_VERSION
 from pilotlight_predictor.config.setting_definitions import Settings
@@ -51,9 +49,5 @@ def _code(words: Any) -> str:
 
 def _foreign_flags() -> Iterator[str]:
     yield "\n## Flags of Triton and TensorRT Inference Server\n\n"
-    yield "Flags with the same meaning are in the tables above. These are translated:\n\n"
-    yield from (f"- `{flag}`: {text}\n" for flag, text in compat.TRANSLATED.items())
-    yield "\nThese protect the server, so they are rejected; use instead:\n\n"
-    yield from (f"- `{flag}`: {reason}\n" for flag, reason in compat.REFUSED.items())
-    yield "\nThese are accepted with a warning and have no effect:\n\n"
-    yield from (f"{line}\n" for line in wrap(_code(sorted(compat.IGNORED)), 118, break_on_hyphens=False))
+    yield "Flags of these servers are aliases of settings above, translated, or accepted with a warning: [all of them]"
+    yield "(../how-to/migrate-triton.md#flags).\n"

@@ -1,11 +1,13 @@
 """Command lines, variables and files that were written for other servers work here unchanged."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pilotlight_predictor.config import Limits, SettingsError, limits, parse
-from pilotlight_predictor.config.compat import IGNORED
+from pilotlight_predictor.config.triton_flags import NO_EFFECT
+from pilotlight_predictor.observability.request_traces import RequestTraces
 
 SERVING = """
 server:
@@ -142,7 +144,7 @@ def test_a_long_triton_command_line_works() -> None:
     ignored = {warning.partition(" ")[0] for warning in settings.warnings}
     assert ignored == {
         "--allow-cpu-metrics", "--rate-limit", "--cuda-memory-pool-byte-size", "--disable-auto-complete-config",
-        "--backend-config", "--grpc-use-ssl",
+        "--backend-config",
     }  # fmt: skip
 
 
@@ -216,12 +218,39 @@ def test_tritons_log_flags_become_one_level(argv: list[str], level: str) -> None
     assert parse(["--model-path=m", *argv], {}).observability.log_level == level
 
 
-@pytest.mark.parametrize("flag", sorted(IGNORED))
-def test_a_flag_without_meaning_here_is_accepted_with_a_warning(flag: str) -> None:
-    for words in ([flag, "1"], [f"{flag}=1"], [flag, "--access-log"]):
+VALUES = ("1", "true", "a,b=c", "1:2", "1-2", "off:3", "none", "execution_count", "a=b")
+
+
+@pytest.mark.parametrize("flag", sorted(NO_EFFECT))
+def test_a_flag_without_effect_is_accepted_with_one_warning_that_has_the_reason(flag: str) -> None:
+    pattern, reason = NO_EFFECT[flag]
+    value = next(each for each in VALUES if re.fullmatch(pattern, each))
+    for words in ([flag, value], [f"{flag}={value}", "--access-log"]):
         settings = parse(["--model-path=m", *words], {})
-        assert settings.warnings == (f"{flag} has no effect and is ignored",)
+        assert settings.warnings == (f"{flag} has no effect: {reason}",)
         assert settings.observability.access_log == ("--access-log" in words)
+
+
+@pytest.mark.parametrize(
+    "words", ["--http-thread-count=x", "--rate-limit=nix", "--backend-config=nix", "--cache-config=local"]
+)
+def test_a_value_that_triton_refuses_is_refused(words: str) -> None:
+    with pytest.raises(SettingsError, match=words.partition("=")[2]):
+        parse(["--model-path=m", words], {})
+
+
+def test_trace_flags_are_the_settings_at_start() -> None:
+    new = ["--trace-config=triton,file=t.json", "--trace-config=rate=7", "--trace-config", "level=TENSORS"]
+    old = ["--trace-file=t.json", "--trace-rate=7", "--trace-level=TENSORS", "--trace-count=3"]
+    found = [
+        RequestTraces(list, "", parse(["--model-path=m", *argv], {}).observability.trace_config) for argv in (new, old)
+    ]
+    expected = {"trace_file": "t.json", "trace_rate": "7", "trace_level": ["TENSORS"]}
+    assert [traces.settings().items() >= expected.items() for traces in found] == [True, True]
+    assert found[1].change({"trace_rate": "9"})["trace_rate"] == "9"
+    assert found[1].change({"trace_rate": None})["trace_rate"] == "7"
+    spans = parse(["--model-path=m", "--trace-config=opentelemetry,url=http://c:4318"], {}).observability
+    assert spans.otel_endpoint == "http://c:4318"
 
 
 def test_a_flag_that_would_protect_the_server_is_refused() -> None:

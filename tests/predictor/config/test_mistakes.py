@@ -91,7 +91,7 @@ def problems(*argv: str, file: str | None = None, tmp_path: Path | None = None, 
         ),
         (
             ["--grpc-use-ssl=true"],
-            "--grpc-use-ssl: is not supported; terminate TLS in a proxy in front of this server",
+            "--grpc-use-ssl: is not supported; --tls-cert, --tls-key and --tls-client-ca secure both ports",
         ),
     ],
 )

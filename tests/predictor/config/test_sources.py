@@ -21,6 +21,7 @@ SAMPLES: dict[value_types.ValueKind, tuple[str, Any]] = {
     value_types.NETWORKS: ("10.0.0.0/8", ("10.0.0.0/8",)),
     value_types.PATTERN: ("^my-", "^my-"),
     value_types.RESTRICTED: ("trace,logging:a=b", (value_types.RestrictedGroups(("trace", "logging"), "a", "b"),)),
+    value_types.TRACE: ("rate=7", (("rate", "7"),)),
     value_types.PARAMETERS: ("task=fill-mask", {"task": "fill-mask"}),
     value_types.PICKLES: ("w.pkl=" + "aB" * 32, {"w.pkl": "ab" * 32}),
     value_types.LOG: ('{"url":"http://sink/"}', LogSettings("http://sink/")),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pilotlight_predictor
+from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability import logs
 
 
@@ -166,3 +167,17 @@ def test_the_access_log_leaves_the_query_out(stream: io.StringIO) -> None:
     assert (line["logger"], line["event"]) == ("pilotlight.access", "request")
     assert (line["path"], line["status"], line["duration_ms"]) == ("/v2/models/iris/infer", 200, 12.3)
     assert line["message"] == "POST /v2/models/iris/infer 200 12.3ms"
+
+
+def test_a_log_file_is_appended_to_and_a_missing_folder_is_an_error(stream: io.StringIO, tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_text("before\n")
+    logs.configure("INFO", "json", stream, str(file))
+    logs.log("ready", "hello")
+    assert [line[:6] for line in file.read_text().splitlines()] == ["before", '{"ts":']
+    assert not stream.getvalue()
+    (handler,) = logging.getLogger().handlers
+    assert isinstance(handler, logs.LineHandler)
+    handler.redirect(None)
+    with pytest.raises(LoadFailed, match="cannot be opened"):
+        logs.configure("INFO", "json", stream, str(tmp_path / "none" / "log.txt"))

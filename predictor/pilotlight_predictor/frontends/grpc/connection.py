@@ -52,6 +52,7 @@ class GrpcConnection(asyncio.Protocol):
         self.peer = ""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._age_timer: asyncio.TimerHandle | None = None
         self._unread_check: asyncio.TimerHandle | None = None
         self._receiving = self._scheduled = self._lingering = False
         self._written = 0  # bytes in flight that the transport has taken, and perhaps not the socket
@@ -67,13 +68,14 @@ class GrpcConnection(asyncio.Protocol):
             PREFACE_S, lambda: None if self.http.preface_received else self.close()
         )
         self.dispatcher.connections.add(self)
+        self._age_timer = self.dispatcher.limit_age(self)
         if self.dispatcher.closing:
             self.start_drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.dispatcher.connections.discard(self)
         self._transport = None
-        for timer in (self._timer, self._unread_check):
+        for timer in (self._timer, self._age_timer, self._unread_check):
             if timer is not None:
                 timer.cancel()
         self.http.drop_streams()

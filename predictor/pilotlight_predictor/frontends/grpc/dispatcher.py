@@ -195,6 +195,20 @@ class GrpcDispatcher:
         """Return the handler of a method, or None (UNIMPLEMENTED)."""
         return self._handlers.get(path)
 
+    def limit_age(self, connection: DrainableConnection) -> asyncio.TimerHandle | None:
+        """Drain a connection at the maximum age, and close it after the grace period, if these are set."""
+        settings, loop = self.admission.settings, asyncio.get_running_loop()
+        age_s, grace_s = settings.grpc_max_connection_age_ms / 1000, settings.grpc_max_connection_grace_ms / 1000
+        if not age_s:
+            return None
+
+        def drain() -> None:
+            connection.start_drain()
+            if grace_s:
+                loop.call_later(grace_s, connection.close)
+
+        return loop.call_later(age_s, drain)
+
     @property
     def busy(self) -> bool:
         return any(connection.has_calls for connection in self.connections)
@@ -212,7 +226,7 @@ class MethodHandler:
     def __init__(self, dispatcher: GrpcDispatcher, server: Server, path: str, protocol: str, method: Method) -> None:
         self._dispatcher, self._server, self._admission = dispatcher, server, dispatcher.admission
         self._path, self._protocol, self._method = path, protocol, method
-        settings = server.settings.server
+        settings = self._admission.settings
         restricted = RestrictedApis(settings.grpc_restricted_apis, "protocol", GRPC_PREFIX)
         self._restriction = restricted.of(method.action, path)
         self._forwarding = HeaderForwarding(settings.grpc_header_forward_pattern)

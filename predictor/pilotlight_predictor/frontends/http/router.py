@@ -83,7 +83,7 @@ class Dispatcher:
         self.admission = admission
         self._shapes = _by_length(protocols)
         self._cache: dict[tuple[str, str], Match] = {}
-        settings = server.settings.server
+        settings = admission.settings
         self._restricted = RestrictedApis(settings.http_restricted_apis, "API")
         self.forwarding = HeaderForwarding(settings.http_header_forward_pattern)
         self.observer: RequestObserver | None = None

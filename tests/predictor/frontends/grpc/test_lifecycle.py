@@ -13,6 +13,7 @@ from tests.ports import free_port
 from tests.predictor.frontends.grpc.conftest import grpc_address
 from tests.serving import RunningServer
 
+from pilotlight.wire.http2 import frames
 from pilotlight_predictor.config import ServerSettings
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.frontends.grpc import server as grpc_server
@@ -220,3 +221,14 @@ def test_a_machine_without_grpcio_serves_grpc_too(serve: Serve, repository: Path
     server = serve(repository, "--grpc-port", "0", env={"PYTHONPATH": str(broken.parent)})
     with grpc.insecure_channel(grpc_address(server)) as channel:
         assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60)
+
+
+def test_a_connection_is_drained_at_its_maximum_age(serve: Serve, repository: Path) -> None:
+    server = serve(repository, "--grpc-port=0", "--grpc-max-connection-age=300", "--grpc-max-connection-age-grace=300")
+    port = int(server.wait_for_event("grpc.listening")["grpc_port"])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(frames.PREFACE + frames.settings({}))
+        received = b""
+        while chunk := connection.recv(4096):  # until the server closes it
+            received += chunk
+    assert frames.frame(frames.GOAWAY, 0, 0, b"")[3:4] in received

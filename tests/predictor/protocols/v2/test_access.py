@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -189,7 +188,7 @@ def test_a_dialect_that_cannot_be_imported_is_answered_with_an_error_and_told(
         raise ImportError("no module called that")
 
     admission = Admission(Access(Settings().server), Limits(1, 0.0, None, None), 1)
-    dispatcher = Dispatcher(SimpleNamespace(settings=Settings()), (), admission, broken)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(None, (), admission, broken)  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(PredictorError, match="internal error"):
             dispatcher.match("GET", "/v1/models")

@@ -55,6 +55,7 @@ class ReplicaStatus(Struct, frozen=True):
     reason: str = ""  # why it is not ready
     gpus: tuple[str, ...] = ()  # of this machine that it holds, or held before it was parked
     gpu_memory: int = 0  # bytes of each that are reserved for it; 0: all
+    forked: bool = False  # by a pilot light
 
 
 class RevisionStatus(Struct, frozen=True):

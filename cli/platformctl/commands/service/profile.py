@@ -1,12 +1,13 @@
 """`platformctl profile`: where a running service spends its time.
 
 With torch loaded, torch's profiler is started and stopped by `/api/profile`; otherwise the phases come from the
-service's statistics. Requests are the caller's to send.
+service's statistics. Requests are the caller's to send, but with `--write`, which measures a copy of the service.
 """
 
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -21,25 +22,62 @@ TITLES: Final = (
     "MODEL", "VERSION", "REQUESTS", "FAILED", "EXECUTIONS", "QUEUE µs", "INPUT µs", "INFER µs", "OUTPUT µs",
 )  # fmt: skip
 STATISTICS: Final = "/v2/models/stats"
+WRITTEN: Final = click.Path(dir_okay=False, path_type=Path)
 ADMIN_HINT: Final = "torch's profiler needs an admin: --token TOKEN or PILOTLIGHT_TOKEN, from its --admin-token-file"
 
 
 @click.command()
-@targets.name_argument(metavar="NAME|URL")
+@targets.name_argument(metavar="[NAME|URL]", required=False)
 @targets.options
-@click.option("--seconds", default=5.0, show_default=True, metavar="N", help="How long to measure.")
+@click.option(
+    "--seconds", default=5.0, show_default=True, metavar="N", help="How long to measure; with --write, each level."
+)
 @click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="Token of an admin. [env: PILOTLIGHT_TOKEN]")
 @click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="Timeout of each response.")
+@click.option(
+    "--write", "file", type=WRITTEN, metavar="FILE", help="Measure a copy with one replica; write its profile."
+)
+@click.option("-f", "--file", "document", metavar="FILE", help="With --write: measure the InferenceService of a file.")
+@click.option("--data", metavar="JSON", help="With --write: the input, as infer takes it (default: zeros).")
+@click.option(
+    "--concurrency", default="1,2,4,8", show_default=True, metavar="LIST", help="With --write: levels of load."
+)
+@click.option("--cold-starts", default=3, show_default=True, metavar="N", help="With --write: how many to measure.")
+@click.option("--from-metrics", is_flag=True, help="With --write: use the metrics of NAME; no copy, no requests.")
 @output.formats("table", "json")
 def profile(
-    service_options: targets.ServiceOptions, name: str, seconds: float, token: str | None, timeout: float
+    service_options: targets.ServiceOptions,
+    name: str | None,
+    seconds: float,
+    token: str | None,
+    timeout: float,
+    file: Path | None,
+    document: str | None,
+    data: str | None,
+    concurrency: str,
+    cold_starts: int,
+    from_metrics: bool,
 ) -> None:
-    """Show where a running service spends its time while it gets requests.
+    """Show where a running service spends its time while it gets requests; with --write, measure it for simulate.
 
     Example: platformctl profile iris --seconds 10
     """
     if seconds <= 0:
         raise UsageError(f"--seconds is {seconds:g}, must be more than 0")
+    if file is not None:
+        from platformctl.services import profile_file
+
+        options = profile_file.MeasurementOptions(file, document, data, concurrency, cold_starts, seconds)
+        if from_metrics and name is not None:
+            profile_file.write_from_metrics(service_options, name, file)
+        else:
+            profile_file.write_measured(service_options, name, options)
+        return
+    if document is not None or from_metrics or name is None:
+        hint = (
+            "platformctl profile NAME shows where it spends its time, platformctl profile NAME --write FILE measures it"
+        )
+        raise UsageError("profile needs a NAME, and with -f or --from-metrics also --write FILE", hint)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if "://" in name:
         run_profile(Gateway(name, headers), token, seconds, timeout)

@@ -285,8 +285,9 @@ def _revision(
 def _replica_status(replica: Replica) -> ReplicaStatus:
     gpus = tuple(map(str, replica.gpus))
     return ReplicaStatus(
-        replica.id, replica.state, replica.node, replica.handle, replica.reason, gpus, replica.gpu_memory
-    )
+        replica.id, replica.state, replica.node, replica.handle, replica.reason, gpus, replica.gpu_memory,
+        replica.forked,
+    )  # fmt: skip
 
 
 def model_state(revision: Revision, replicas: Sequence[Replica], desired: int) -> ModelState:

@@ -115,6 +115,7 @@ METRIC_GATEWAY_COLD_STARTS: Final = "pilotlight_gateway_cold_starts_total"
 METRIC_LOG_EVENTS: Final = "pilotlight_request_log_events_total"
 METRIC_AUDIT_RECORDS: Final = "pilotlight_audit_records_total"
 METRIC_TOKENS: Final = "pilotlight_gateway_tokens_total"
+METRIC_MODEL_REQUESTS: Final = "pilotlight_gateway_model_requests_total"
 METRIC_TOKENS_WAITING: Final = "pilotlight_gateway_tokens_waiting"  # of prompts without a first token yet
 METRIC_FIRST_TOKEN: Final = "pilotlight_gateway_time_to_first_token_seconds"  # noqa: S105 - of a response
 METRIC_OUTPUT_TOKEN: Final = "pilotlight_gateway_time_per_output_token_seconds"  # noqa: S105

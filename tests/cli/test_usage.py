@@ -1,12 +1,13 @@
 """`platformctl usage`: totals by keys, prices from a file, and what is refused."""
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from pilotlight.errors import UsageError
-from pilotlight.targets.target import UsageRow
+from pilotlight.targets.target import Sample, Target, UsageRow
 from platformctl.commands.platform.usage import (
     Price,
     Prices,
@@ -14,6 +15,7 @@ from platformctl.commands.platform.usage import (
     parse_keys,
     parse_since,
     read_prices,
+    rows_of,
     summarize,
     written,
 )
@@ -45,6 +47,23 @@ def test_rows_are_totalled_by_keys_with_their_cost(tmp_path: Path) -> None:
     assert [row["cost"] for row in summarize(ROWS, ["model"], unpriced)] == [0.99, None]
     assert summarize(ROWS[2:], ["caller"], None)[0] == {"caller": "token:ab", "requests": 5, "prompt": 10, "cached": 0,
                                                         "completion": 20}  # fmt: skip
+
+
+class Cluster:
+    """A target whose Prometheus counts 7 requests a day."""
+
+    embedded = False
+
+    def query(self, promql: str) -> list[Sample]:
+        labels = {"namespace": "default", "inference_service": "llm", "model": "llm", "caller": "search/ada"}
+        return [Sample(labels, 7.0)] if "model_requests_total" in promql else []
+
+
+def test_what_a_cluster_has_used_is_read_from_its_prometheus() -> None:
+    today = datetime.now(UTC).date()
+    rows = rows_of(cast(Target, Cluster()), (today - timedelta(1)).isoformat())
+    expected = [((today - timedelta(days)).isoformat(), "search", 7) for days in (1, 0)]
+    assert [(row.day, row.team, row.requests) for row in rows] == expected
 
 
 def test_no_caller_puts_a_formula_into_a_spreadsheet() -> None:

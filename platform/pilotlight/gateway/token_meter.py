@@ -67,11 +67,13 @@ class ModelLatency:
 class TokenMeter:
     """Used from one event loop. `on_spent` is called with the tokens of each response, for quotas.
 
-    With `reports`, counts are collected for `take_report`.
+    With `reports`, counts are collected for `take_report`. With `from_zero`, a new series is 0 on the first page that
+    has it: `increase` of Prometheus does not count what a series begins with.
     """
 
     def __init__(self) -> None:
-        self.reports = False
+        self.reports = self.from_zero = False
+        self._shown: set[tuple[Model, str]] = set()  # series that a page has had
         self.on_spent: Callable[[Route, str, int], None] = lambda route, caller, tokens: None
         self._totals: dict[tuple[Model, str], CallerCounts] = {}
         self._callers: dict[RouteKey, set[str]] = {}  # with series of their own
@@ -140,16 +142,21 @@ class TokenMeter:
     def families(self) -> Iterator[Family]:
         """Yield the metrics; none before the first request to a model."""
         tokens = Family(contract.METRIC_TOKENS, "counter", "Tokens of prompts, of them cached, and generated.")
-        for (model, caller), each in sorted(self._totals.items()):
+        requests = Family(contract.METRIC_MODEL_REQUESTS, "counter", "Requests whose tokens are counted.")
+        nothing = CallerCounts()
+        for key, each in sorted(self._totals.items()):
+            (model, caller), counts = key, nothing if self.from_zero and key not in self._shown else each
+            requests.add(counts.requests, **_labels(model), caller=caller)
             for kind in ("prompt", "cached", "completion"):
-                tokens.add(getattr(each, kind), **_labels(model), caller=caller, type=kind)
+                tokens.add(getattr(counts, kind), **_labels(model), caller=caller, type=kind)
+        self._shown = set(self._totals)
         waiting = Family(
             contract.METRIC_TOKENS_WAITING, "gauge", "Tokens of prompts without a first token yet, 4 bytes each."
         )
         for queue in self.queues():
             labels = {contract.LABEL_NAMESPACE: queue.namespace, contract.LABEL_SERVICE: queue.name}
             waiting.add(queue.tokens, **labels)
-        yield from (tokens, waiting, *self._histograms())
+        yield from (tokens, requests, waiting, *self._histograms())
 
     def _histograms(self) -> Iterator[Family]:
         first, rest = "Time to first token of streams in seconds.", "Time per output token of streams in seconds."

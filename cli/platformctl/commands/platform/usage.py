@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import click
 
@@ -14,7 +14,8 @@ from pilotlight.errors import UsageError
 from platformctl import output, targets
 
 if TYPE_CHECKING:
-    from pilotlight.targets.target import UsageRow
+    from pilotlight.targets.local.client import LocalTarget
+    from pilotlight.targets.target import Target, UsageRow
 
 KEYS: Final = ("team", "caller", "namespace", "service", "model", "day")
 COUNTS: Final = ("requests", "prompt", "cached", "completion")
@@ -50,18 +51,20 @@ class Prices(NamedTuple):
 @click.option("--by", default="team,model,day", show_default=True, metavar="KEYS", help=f"Of {', '.join(KEYS)}.")
 @click.option("--since", default="7d", show_default=True, metavar="DAYS", help="Days such as 7d, or a date.")
 @click.option("--prices", type=click.Path(exists=True, dir_okay=False), help="YAML file with prices; adds the cost.")
+@targets.target_option
+@targets.prometheus_option
 @output.formats("table", "json", "yaml", "csv")
-def usage(by: str, since: str, prices: str | None) -> None:
+def usage(by: str, since: str, prices: str | None, target: str) -> None:
     """Show how many tokens were used, by team, model and day (UTC).
 
-    The gateway of the embedded platform counts them. A caller `team/name` belongs to that team.
+    The gateway counts them; on a cluster its Prometheus stores them. A caller `team/name` belongs to that team.
 
     Example: platformctl usage --by team,model --since 30d --prices prices.yaml -o csv
     """
     keys = parse_keys(by)
     first_day = parse_since(since, datetime.now(UTC).date())
     table = read_prices(prices) if prices else None
-    rows = summarize(targets.local(start=False).usage(first_day), keys, table)
+    rows = summarize(rows_of(targets.connect(target, start=False), first_day), keys, table)
     heading = [*keys, *COUNTS, *(["cost"] if table else [])]
     cells = [["" if row[name] is None else written(row[name]) for name in heading] for row in rows]
     if output.chosen() == "csv":
@@ -74,6 +77,15 @@ def usage(by: str, since: str, prices: str | None) -> None:
         shown[-1] = f"COST {table.currency}"
     value = {"since": first_day, "currency": table.currency if table else "", "usage": rows}
     output.data(value, output.columns([shown, *cells], indent="") if rows else ["no tokens were used"])
+
+
+def rows_of(target: "Target", first_day: str) -> Sequence["UsageRow"]:
+    """Return what the embedded platform has stored, or what another target's Prometheus has."""
+    if target.embedded:
+        return cast("LocalTarget", target).usage(first_day)
+    from pilotlight.prometheus.token_usage import usage_rows
+
+    return usage_rows(target.query, date.fromisoformat(first_day), datetime.now(UTC))
 
 
 def inert(cell: str) -> str:

@@ -71,6 +71,7 @@ class LoadReporter:
         notify: Callable[[], None],
     ) -> None:
         self.metrics = Metrics()
+        self.metrics.tokens.from_zero = True
         plane.observers.append(self.metrics.tokens.observe)
         self._plane, self._demand, self._broadcast, self._notify = plane, demand, broadcast, notify
         self._active: frozenset[WorkloadKey] = frozenset()  # workloads with requests within the last second

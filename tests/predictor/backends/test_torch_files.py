@@ -1,6 +1,8 @@
 """Every form of a torch file, and what is refused."""
 
 import hashlib
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch import backend, safe_load
+from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
@@ -300,10 +303,40 @@ def test_the_class_of_a_whole_module_is_found_in_model_py(whole: Path, net: tupl
     np.testing.assert_allclose(instance.run({"x": tensor(X)})["OUTPUT__0"].array, net[2], rtol=1e-6)
 
 
+@pytest.mark.parametrize("layout", ["file", "package", "beside model.py"])
+def test_classes_of_a_whole_module_are_found_in_the_modules_beside_it(layout: str, tmp_path: Path, spec: Any) -> None:
+    script = tmp_path / "train"
+    folder = script / "nets" if layout == "package" else script
+    folder.mkdir(parents=True)
+    (folder / "layers_here.py").write_text(
+        "import torch\nclass Half(torch.nn.Module):\n    def forward(self, x): return x / 2"
+    )
+    prefix = "nets." if layout == "package" else ""
+    code = (
+        f"import torch\nfrom {prefix}layers_here import Half\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.scale = Half()\n    def forward(self, x): return self.scale(x)"
+    )
+    (folder / "net_here.py").write_text(code)
+    save = f"import torch; from {prefix}net_here import Net; torch.save(Net(), 'whole.pt')"
+    subprocess.run([sys.executable, "-c", save], cwd=script, check=True)
+    if layout == "beside model.py":
+        (script / "model.py").write_text("INPUTS = {'x': ('FP32', [-1, 3])}")
+    whole = script / "whole.pt"
+    pins = {"whole.pt": hashlib.sha256(whole.read_bytes()).hexdigest()}
+    instance = backend.load(spec(whole, trusted_pickles=pins))
+    if layout == "beside model.py":
+        assert [each.shape for each in instance.inputs] == [(-1, 3)]
+    (answer,) = instance.execute([InferRequest("m", {"x": tensor(np.ones((1, 3), np.float32))})])
+    assert answer["OUTPUT__0"].array.tolist() == [[0.5] * 3]
+    assert not {"net_here", "layers_here", "nets"} & set(sys.modules), "isolated, as the modules of a Python model are"
+
+
 def test_a_whole_module_without_its_class_says_where_to_put_it(whole: Path, spec: Any) -> None:
     pins = {"whole.pt": hashlib.sha256(whole.read_bytes()).hexdigest()}
     (whole.parent / "model.py").unlink()
-    with pytest.raises(LoadFailed, match=r"class __main__\.Net.*put a model\.py next to it that defines Net"):
+    with pytest.raises(
+        LoadFailed, match=r"class __main__\.Net.*put the model\.py that defines Net into the folder of whole\.pt"
+    ):
         backend.load(spec(whole, trusted_pickles=pins))
 
 

@@ -123,5 +123,5 @@ def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
     return module.to(torch.device(str(spec.device))).eval().requires_grad_(False)
 
 
-def _no_code() -> NoReturn:
+def _no_code(_: Path) -> NoReturn:
     raise LoadFailed(f"{PICKLE} needs classes of a model.py, but a model in the Hugging Face layout has none")

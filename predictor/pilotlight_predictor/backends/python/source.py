@@ -58,6 +58,16 @@ class UserModule:
     def folders(self) -> Sequence[str]:
         return self._folders
 
+    def sibling(self, name: str) -> ModuleType | None:
+        """Return the module of that name beside the file; None if there is none. Raise LoadFailed if it fails."""
+        if not self._is_sibling(name.partition(".")[0]):
+            return None
+        try:
+            return importlib.import_module(f"{self._package}.{name}")
+        except Exception as error:
+            failed = LoadFailed(f"{name.replace('.', '/')}.py could not be imported: {import_reason(error)}")
+            raise failed from trim_traceback(error, self._folders)
+
     def share(self) -> "UserModule":
         with self._lock:
             self._users += 1

@@ -123,7 +123,7 @@ def _signature(
     """Return the tensors that model.py declares, else those that can be derived, with a warning if none run."""
     import torch
 
-    inputs, outputs = declared(source.path) if source else ((), ())
+    inputs, outputs = declared(source.path) if source and source.path.is_file() else ((), ())
     if inputs or spec.config.inputs:
         return Signature(inputs, outputs)
 
@@ -182,9 +182,9 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
     empty = _build_early(source, spec) if source is not None else None
     blocks = spec.prefetched.wait() if spec.prefetched is not None else []
 
-    def user_module() -> UserModule:
+    def user_module(path: Path | None = None) -> UserModule:
         nonlocal source
-        source = source or UserModule(_module_file(spec), spec.model_dir)
+        source = source or UserModule(path or _module_file(spec), spec.model_dir)
         return source
 
     content = _safetensors(spec, blocks) if kind == "safetensors" else safe_load.load(spec, user_module)

@@ -80,10 +80,10 @@ def _spec(name: str, value: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(name, datatype, tuple(int(size.get("as_int", -1)) for size in value["sizes"]))
 
 
-def load(spec: LoadSpec, source: Callable[[], UserModule]) -> Any:
+def load(spec: LoadSpec, source: Callable[[Path], UserModule]) -> Any:
     """Read a file of torch.save: a state dict, or a whole module if the file is pinned.
 
-    `source` imports the model.py beside it, for classes of the module that are not installed.
+    `source` imports a Python file beside it, for classes of the module that are not installed.
     """
     import torch
 
@@ -101,21 +101,29 @@ def load(spec: LoadSpec, source: Callable[[], UserModule]) -> Any:
         raise LoadFailed(f"{spec.path.name} is damaged or not a torch.save file: {error}") from error
 
 
-def _unpickling(spec: LoadSpec, source: Callable[[], UserModule]) -> ModuleType:
-    """Return a pickle module that finds classes of the training script, `__main__.Net`, in the model.py."""
+def _unpickling(spec: LoadSpec, source: Callable[[Path], UserModule]) -> ModuleType:
+    """Return a pickle module that finds classes in their modules beside the file, or in the model.py, where those of
+    the training script, `__main__.Net`, are."""
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
             with suppress(ImportError, AttributeError):
                 if module != "__main__":  # ours is another one
                     return super().find_class(module, name)
-            beside = spec.path.with_name("model.py").is_file()
-            if beside and (found := getattr(source().module, name, None)) is not None:
-                return found
+            wanted = "model" if module == "__main__" else module
+            folder, top = spec.folder, wanted.partition(".")[0]
+            beside = next(
+                (path for path in (folder / "model.py", folder / f"{top}.py", folder / top) if path.exists()), None
+            )
+            code = source(beside) if beside is not None else None
+            for found in (code.sibling(wanted), code.module) if code is not None else ():
+                if hasattr(found, name):
+                    return getattr(found, name)
+            own = f"{wanted.replace('.', '/')}.py"
             raise LoadFailed(
-                f"{spec.path.name} holds a whole module of the class {module}.{name}, which is not defined: put a"
-                f" model.py next to it that defines {name}, or save its weights by torch.save(model.state_dict(), "
-                f"FILE)"
+                f"{spec.path.name} holds a whole module of the class {module}.{name}, which is not defined: put the "
+                f"{own} that defines {name} into the folder of {spec.path.name} and deploy again, or save its weights "
+                f"by torch.save(model.state_dict(), FILE)"
             )
 
     module = ModuleType("pilotlight_pickle")

@@ -164,6 +164,20 @@ def test_a_long_file_without_a_document_is_told_apart_at_once(folder: Path) -> N
     assert time.process_time() - before < 5
 
 
+def test_a_python_model_without_anything_to_serve_is_refused_with_the_line_that_names_it(
+    call: Call, folder: Path
+) -> None:
+    (folder / "wines").mkdir()
+    (folder / "wines" / "model.py").write_text("class Wine:\n    def score(self, x): return x")
+    done = call("deploy", "./wines", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert "./wines/model.py defines neither a function predict nor a class with a method predict" in done.err
+    assert "platformctl deploy ./wines/model.py:Wine --name wines" in done.err
+    for code in ("from wine import *", "class Wine(Base): pass", "def predict(x): return x"):
+        (folder / "wines" / "model.py").write_text(f"{code}\ndef helper(): pass")
+        assert describe("./wines").name == "wines"
+
+
 def test_an_empty_folder_is_said_to_be_empty(call: Call, folder: Path) -> None:
     (folder / "nothing").mkdir()
     done = call("deploy", "./nothing", "--dry-run")

@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -35,6 +36,8 @@ Kind = Literal["name", "documents", "model"]
 _OBJECT: Final = re.compile(r"^[ \t]*\"?kind\"?[ \t]*:[ \t]*\"?[A-Z]", re.MULTILINE)
 _CLASS: Final = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel"})
+_METHODS: Final = frozenset({"predict", "execute", "execute_batch", "__call__"})
 _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 
 
@@ -75,8 +78,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     path, name_of_class = word, ""
     if match := _CLASS.fullmatch(word):
         path, name_of_class = match.groups()
-    local = "://" not in path
-    if local and not Path(path).exists():
+    if (local := "://" not in path) and not Path(path).exists():
         raise no_such_file(path)
     detected = detect(Path(path)) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
@@ -107,6 +109,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     named = str(file if file.is_dir() or by_name(file.name) else file.with_suffix("")) if local else path
     size = _size(file) if local else 0
     model = scaffold.Model(scaffold.name_for(named), path, name, phrase=phrase, size=size)
+    if own and own.name == "python" and not name_of_class:
+        _check_served(path, model.name)
     if name_of_class:
         if local:
             _check_class(Path(path), name_of_class)
@@ -139,6 +143,29 @@ def _check_suffix(path: Path, known: ModelFormat) -> None:
     if path.is_file() and path.suffix not in (".json", ".txt"):
         message = f"{path.name}: our predictor knows a model of format {known.name} by its ending"
         raise UsageError(message, f"rename it to {path.with_suffix(known.suffixes[0]).name}")
+
+
+def _check_served(path: str, name: str) -> None:
+    """Raise UsageError if a Python file, which is parsed and not run, has classes or functions but none to serve."""
+    file = Path(path) if Path(path).is_file() else Path(path, "model.py")
+    try:
+        body = ast.parse(file.read_bytes(), file.name).body if file.is_file() else []
+    except (SyntaxError, ValueError):
+        return  # the predictor reports it
+    own = [node for node in body if isinstance(node, _DEFINITION) and node.name[0] != "_"]
+    able = [
+        n for n in own if n.name in _SERVED or (isinstance(n, ast.ClassDef) and (n.bases or _methods(n) & _METHODS))
+    ]
+    imports = any(isinstance(node, ast.ImportFrom) for node in body)  # perhaps of a predict
+    if own and not able and not imports:
+        path = path if path.endswith(".py") else f"{path.rstrip('/')}/{file.name}"
+        message = f"{path} defines neither a function predict nor a class with a method predict"
+        word = shlex.quote(f"{path}:{own[0].name}")
+        raise UsageError(message, f"name what to serve: platformctl deploy {word} --name {name}")
+
+
+def _methods(node: ast.ClassDef) -> set[str]:
+    return {each.name for each in node.body if isinstance(each, _DEFINITION)}
 
 
 def _check_class(path: Path, name: str) -> None:

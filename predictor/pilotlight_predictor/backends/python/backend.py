@@ -7,6 +7,7 @@ def predict(x, y)           argument names are input names       functions.py; l
 """
 
 import inspect
+import shlex
 from collections.abc import Callable, Sequence
 from itertools import count
 from operator import index
@@ -220,7 +221,7 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
     raise LoadFailed(
         f"{spec.path.name} defines none of: def predict, class Model or one class with predict, class "
         f"TritonPythonModel, a subclass of kserve.Model; name a class or function by the parameter class "
-        f"(platformctl deploy FOLDER/{spec.path.name}:{name} --name {spec.config.name})"
+        f"(platformctl deploy {shlex.quote(f'{spec.path}:{name}')} --name {spec.config.name})"
     )
 
 

@@ -24,6 +24,7 @@ PARK_S: Final = 120.0  # the first parking pins host memory of the size of the w
 STATUS_S: Final = 5.0
 BUSY: Final = 503
 RETRY_S: Final = 0.1
+LINK_BYTES_PER_S: Final = 10e9  # from pinned memory to a GPU, at least (PCIe 3.0 x16: 12 GB/s)
 MEMORY_SHARE: Final = 0.25  # of the machine's memory, for all parked replicas together
 
 
@@ -222,6 +223,14 @@ async def park(replica: Replica, token: str) -> ParkResult:
         return ParkResult(error=f"{', '.join(awake) or 'its state'} was not parked")
     found = status.json()
     return ParkResult(int(found.get("parked_bytes") or 0), float(found.get("wake_seconds") or 0.0))
+
+
+def swap_seconds(result: ParkResult, parking_s: float) -> float:
+    """Return what the next parking and wake will take: as the last ones, before the first wake by the bytes alone.
+
+    The first parking allocates the host memory and copies the weights to it, which later ones need not.
+    """
+    return parking_s + result.wake_s if result.wake_s else result.host_bytes / LINK_BYTES_PER_S
 
 
 def _names(status: LoopbackResponse, *states: str) -> list[str]:

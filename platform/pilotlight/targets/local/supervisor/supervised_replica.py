@@ -136,7 +136,7 @@ class SupervisedReplica:
         result = await gpus.park(self.record, token)
         self._parking = None
         if not result.error:
-            swap_s = time.monotonic() - started + result.wake_s
+            swap_s = gpus.swap_seconds(result, time.monotonic() - started)
             self.update(state="parked", parked_at=time.time(), parked_bytes=result.host_bytes, swap_s=swap_s)
         done(self, result.error)
 

@@ -9,7 +9,7 @@ from tests.onnx_models import write_python
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch
 
 from pilotlight.targets.local.control_process_launcher import token
-from pilotlight.targets.local.supervisor.gpus import Device, over_budget
+from pilotlight.targets.local.supervisor.gpus import LINK_BYTES_PER_S, Device, ParkResult, over_budget, swap_seconds
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch, Replica
 
 PARKS = """
@@ -64,8 +64,7 @@ def test_a_parked_replica_lends_its_gpu_and_has_it_back_when_the_other_parks(tmp
             stage.supervisor.park("one-1")
             parked = await last(stage, "one-1", "parked")
             assert (parked.parked_bytes, parked.parked_at > 0, parked.gpus) == (1000, True, (0,))
-            assert parked.swap_s is not None
-            assert 0 < parked.swap_s < 10
+            assert parked.swap_s == 1000 / LINK_BYTES_PER_S
             await last(stage, "two-1", "ready")
 
             stage.supervisor.unpark("one-1")
@@ -238,6 +237,11 @@ def parked(name: str, size: int, at: float) -> Replica:
 def test_who_has_been_parked_longest_ends_when_all_keep_too_much(allowed: int, leaving: list[str]) -> None:
     found = [parked("new", 30, 9), parked("old", 40, 1), parked("nothing", 0, 0), parked("middle", 30, 5)]
     assert [replica.id for replica in over_budget(found, allowed)] == leaving
+
+
+def test_a_swap_costs_as_much_as_the_last_one_and_at_first_what_its_bytes_take() -> None:
+    assert swap_seconds(ParkResult(host_bytes=int(2 * LINK_BYTES_PER_S)), parking_s=9.0) == 2.0
+    assert swap_seconds(ParkResult(host_bytes=1000, wake_s=0.2), parking_s=0.3) == 0.5
 
 
 def test_one_that_serves_again_keeps_its_memory_at_the_cost_of_those_that_do_not() -> None:

@@ -34,6 +34,7 @@ BEFORE_VERB: Final = "platformctl.before-verb"  # key in click's meta of options
 VERBS = {
     "demo": Verb("platform.demo", "Run a tour: deploy an example, try a canary, scale to zero, wake it.", START),
     "init": Verb("document.init", "Write a commented service.yaml for a model.", START),
+    "migrate": Verb("document.migrate", "Write the InferenceService that replaces a Triton server.", DOCUMENTS),
     "validate": Verb("document.validate", "Report all errors of InferenceServices, with file and line.", DOCUMENTS),
     "render": Verb("document.render", "Print the manifests of InferenceServices.", DOCUMENTS),
     "diff": Verb("document.diff", "Show what a deploy would change.", DOCUMENTS),

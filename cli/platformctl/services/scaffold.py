@@ -43,7 +43,7 @@ class Model:
     """`uri` and `format`, or `known`: its name in the catalogue.
 
     `ours`: our predictor serves it on the target, `runtime`: its name, where it is not selected.
-    `pickle`: the file that is one, or may be; `env`: of the container.
+    `pickle`: the file that is one, or may be; `env` and `arguments`: of the container.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Model:
     protocol: str = ""
     pickle: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
 
 
 def recommend(answers: Answers) -> tuple[Mode, str]:

@@ -38,14 +38,20 @@ TRACE_FLAGS = {
 TRANSLATED |= {flag: f"Same as --trace-config {setting}=VALUE." for flag, setting in TRACE_FLAGS.items()}
 
 
-def implied_by(compat: str, strict: bool) -> dict[str, Any]:
-    """Return the values that `--compat` sets in place of the defaults; `strict`: readiness is not switched lenient."""
+def implied_by(compat: str, strict: bool, replica: bool = False) -> dict[str, Any]:
+    """Return the values that `--compat` sets in place of the defaults; `strict`: readiness is not switched lenient.
+
+    `replica`: of a service, whose probes and routes name the default ports.
+    """
     if not compat:
         return {}
-    return {
+    ports = {
         "server.http_port": contract.COMPAT_HTTP_PORT,
         "server.grpc_port": contract.COMPAT_GRPC_PORT,
         "server.metrics_port": contract.COMPAT_METRICS_PORT,
+    }
+    return {
+        **({} if replica else ports),
         "server.strict_readiness": True,
         "server.exit_on_error": strict or compat == "triton",  # lenient TRTIS serves without its failed models
     }

@@ -62,7 +62,8 @@ def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
         merged.origins |= source.origins
         merged.warnings += source.warnings
         merged.incomplete |= source.incomplete
-    ports = implied_by(merged.values.get("server.compat", ""), merged.values.get("server.strict_readiness", True))
+    strict, replica = merged.values.get("server.strict_readiness", True), "server.behind_proxy" in merged.implied
+    ports = implied_by(merged.values.get("server.compat", ""), strict, replica)
     ports |= implied_by_protocol(merged.values.get("server.dialect", ""))
     merged.implied = ports | merged.implied
     urls = [value for key, value in merged.values.get("observability.trace_config", ()) if key == "opentelemetry,url"]

@@ -59,8 +59,8 @@ class ServerSettings(SettingsGroup):
     )  # fmt: skip
     compat: str = setting(
         "", choice("", "triton", "trtis"), "--compat",
-        "Behave as Triton or TensorRT Inference Server do: ports 8000, 8001 and 8002, status 400 while not ready, "
-        "strict readiness, and an exit when a model required at start fails.",
+        "Behave as Triton or TensorRT Inference Server do: ports 8000, 8001 and 8002 (but in a replica of a service), "
+        "status 400 while not ready, strict readiness, and an exit when a model required at start fails.",
     )  # fmt: skip
     dialect: str = setting(
         "", choice("", "serving"), "--dialect",

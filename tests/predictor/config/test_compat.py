@@ -257,3 +257,12 @@ def test_a_flag_that_would_protect_the_server_is_refused() -> None:
     for flag in ("--grpc-use-ssl", "--grpc-use-ssl-mutual"):
         with pytest.raises(SettingsError, match="is not supported"):
             parse(["--model-path=m", flag], {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "port"), [({}, 8000), ({"PILOTLIGHT_SERVICE": "s"}, 8080), ({"K_SERVICE": "s"}, 8080)]
+)
+def test_a_replica_of_a_service_keeps_the_ports_of_its_probes(environ: dict[str, str], port: int) -> None:
+    server = parse(["--model-path=m", "--compat=triton"], environ).server
+    assert (server.http_port, server.grpc_port, server.metrics_port) == (port, port + 1, port + 2)
+    assert server.not_ready_status == 400

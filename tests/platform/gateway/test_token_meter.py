@@ -278,14 +278,17 @@ def test_a_body_that_comes_slowly_is_counted_too_and_takes_no_replica_until_it_i
     play(case, AccessAdmission())
 
 
-def test_a_client_that_waits_for_the_interim_response_gets_one() -> None:
+@pytest.mark.parametrize("path", [f"/llm{CHAT}", CHAT])
+def test_a_client_that_waits_for_the_interim_response_gets_one(path: str) -> None:
     async def case(bed: Bed) -> None:
         await metered(bed)
         reader, writer = await bed.connect()
-        head = "POST /llm/v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\n"
         writer.write(f"{head}Expect: 100-continue\r\nContent-Length: {len(STREAM) + 1}\r\n\r\n".encode())
         assert await reader.readuntil(b"\r\n\r\n") == INTERIM_RESPONSE
-        writer.write(STREAM + b"}")
+        writer.write(STREAM)
+        await asyncio.sleep(0.1)
+        writer.write(b"}")
         assert (await read_answer(reader)).status == 200
 
     play(case, AccessAdmission())

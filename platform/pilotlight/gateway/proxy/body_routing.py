@@ -137,8 +137,7 @@ class ModelRouting:
 
     def start(self) -> None:
         request = self._request
-        if "expect" in request.prepared.head.headers and not request.body_complete:
-            request.forward_interim(INTERIM_RESPONSE)
+        _request_body(request)
         request.client.on_body = self._read
         self._read(request.body_prefix(sys.maxsize))
 
@@ -190,13 +189,25 @@ class ModelRouting:
     def _rename(self, match: ModelMatch) -> None:
         """Replace the model in the body by the name that the engine knows."""
         request, field, length = self._request, self._field, self._request.prepared.head.length
-        body = request.body_prefix(sys.maxsize)
-        if length == CHUNKED:
-            body = unchunked(body)
-            length = len(body)
+        body = _payload(request)
         new = field.replacement(match.engine_name, match.fields)
-        length += len(new) - (field.end - field.start)
+        length = (len(body) if length == CHUNKED else length) + len(new) - (field.end - field.start)
         _rewrite(request, b"".join((body[: field.start], new, body[field.end :])), length)
+
+
+def _request_body(request: ProxiedRequest) -> None:
+    """Answer `Expect: 100-continue`: the body is needed here, before a replica could answer."""
+    if "expect" in request.prepared.head.headers and not request.body_complete:
+        head = with_headers(request.prepared.upstream_head, {}, ("expect",))
+        if head != request.prepared.upstream_head:  # else it was answered before
+            request.rewrite(head)
+            request.forward_interim(INTERIM_RESPONSE)
+
+
+def _payload(request: ProxiedRequest) -> bytes:
+    """Return the body as far as it has come; a chunked one must be complete."""
+    body = request.body_prefix(sys.maxsize)
+    return unchunked(body) if request.prepared.head.length == CHUNKED else body
 
 
 def _rewrite(request: ProxiedRequest, body: bytes, length: int) -> None:
@@ -209,30 +220,26 @@ def include_usage(request: ProxiedRequest, submit: Continue) -> None:
 
     Engines report the tokens of a stream only on request. A body that is too long stays as it is.
     """
-    head, client = request.prepared.head, request.client
-    wanted = unquote(head.target.partition("?")[0]).endswith(USAGE_PATHS)
+    wanted = unquote(request.prepared.head.target.partition("?")[0]).endswith(USAGE_PATHS)
 
     def proceed() -> None:
-        dropped = ("accept-encoding", *(("expect",) if wanted else ()))  # compressed usage is unreadable
-        request.rewrite(with_headers(request.prepared.upstream_head, {}, dropped))
+        head = with_headers(request.prepared.upstream_head, {}, ("accept-encoding",))  # compressed usage is unreadable
+        request.rewrite(head)
         if request.body_complete:
             _read_fields(request, wanted)
         submit(request)
 
-    if wanted and "expect" in head.headers and not request.body_complete:
-        request.forward_interim(INTERIM_RESPONSE)
-
     def suffices() -> bool:
-        return request.buffered > MAX_HELD_BODY or client.plane.buffer_budget.full
+        return request.buffered > MAX_HELD_BODY or request.client.plane.buffer_budget.full
 
+    if wanted:
+        _request_body(request)
     late = partial(request.cancel, BODY_TIMEOUT) if wanted else proceed
     _await_body(request, suffices, USAGE_WAIT_S if wanted else FIELDS_WAIT_S, proceed, late)
 
 
 def _read_fields(request: ProxiedRequest, add_usage: bool) -> None:
-    body = request.body_prefix(sys.maxsize)
-    if request.prepared.head.length == CHUNKED:
-        body = unchunked(body)
+    body = _payload(request)
     try:
         fields = json_decode(body, type=RequestFields)
     except (ValueError, RecursionError):  # engines in Python read more than JSON, such as NaN and UTF-16

@@ -46,7 +46,7 @@ HELD_OUT = ("spikes", "diurnal")
 BARS: Mapping[str, float] = {"cold_starts": 0.10, "replica_seconds": 0.10, "p50": 0.20, "p99": 0.20}
 RUNS = 3
 SERVICE = "nap"
-SERVICE_S, LOAD_S = 0.1, 1.5
+SERVICE_S, LOAD_S = 0.25, 4.0
 MODEL = f"""
 import time
 
@@ -141,9 +141,10 @@ def started(folder: Path) -> Bench:
 class ReplicaSampler(threading.Thread):
     """Replicas that exist, every SAMPLE_S: names of all that were there, and the integral of their number."""
 
-    def __init__(self, target: LocalTarget) -> None:
+    def __init__(self, target: LocalTarget, seconds: float) -> None:
         super().__init__()
         self._target, self._stopped = target, threading.Event()
+        self._until = time.monotonic() + seconds
         self.names: set[str] = set()
         self.replica_seconds = 0.0
 
@@ -155,7 +156,7 @@ class ReplicaSampler(threading.Thread):
             ]
             now = time.monotonic()
             self.names.update(replicas)
-            self.replica_seconds += len(replicas) * (now - before)
+            self.replica_seconds += len(replicas) * max(0.0, min(now, self._until) - before)
             before = now
 
     def stop(self) -> None:
@@ -188,7 +189,7 @@ def measured(bench: Bench, trace: Trace) -> Figures:
     target = bench.target
     bench.wait(lambda: not any(row.replicas for row in target.status(("default", SERVICE)).revisions), "no replicas")
     url = f"{target.status(('default', SERVICE)).url}/v2/models/{SERVICE}/infer"
-    sampler = ReplicaSampler(target)
+    sampler = ReplicaSampler(target, trace.seconds)
     sampler.start()
     try:
         latencies = asyncio.run(replay(url, trace))
@@ -205,26 +206,48 @@ def predicted(bench: Bench, trace: Trace) -> Figures:
     """Return what the simulation says of the same requests, document and profile."""
     file = bench.folder / "trace.csv"
     file.write_text("offset\n" + "".join(f"{at:.6f}\n" for at in trace.arrivals))
-    options = ("--trace", str(file), "--profile", str(bench.profile), "--target", "local", "-o", "json")
+    options = (
+        "--trace",
+        f"{file}?duration={trace.seconds}s",
+        "--profile",
+        str(bench.profile),
+        "--target",
+        "local",
+        "-o",
+        "json",
+    )
     done = json.loads(bench.platformctl("simulate", "-f", str(bench.document), *options))
     figures = done["simulations"][0]["figures"]
     return {name: float(figures[name]) for name in (*BARS, "requests")}
 
 
-def compare(bench: Bench, names: Sequence[str], runs: int) -> dict[str, Any]:
+def measure(bench: Bench, names: Sequence[str], runs: int) -> dict[str, list[Figures]]:
+    """Return the runs of each trace; a round of all traces after the other, since the load of a machine drifts."""
+    repeated: dict[str, list[Figures]] = {name: [] for name in names}
+    for number in range(runs):
+        for name in names:
+            repeated[name].append(measured(bench, trace_of(name)))
+            print(f"run {number + 1}: {name}", file=sys.stderr, flush=True)
+    return repeated
+
+
+def trace_of(name: str) -> Trace:
+    trace = read_trace(TRACES[name])
+    assert isinstance(trace, Trace)
+    return trace
+
+
+def compare(bench: Bench, repeated: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
     """Return runs, medians, predictions and errors by trace."""
     traces: dict[str, Any] = {}
-    for name in names:
-        trace = read_trace(TRACES[name])
-        assert isinstance(trace, Trace)
-        repeated = [measured(bench, trace) for _ in range(runs)]
-        medians = {each: median(run[each] for run in repeated) for each in BARS}
-        prediction = predicted(bench, trace)
+    for name, runs in repeated.items():
+        medians = {each: median(run[each] for run in runs) for each in BARS}
+        prediction = predicted(bench, trace_of(name))
         errors = {each: prediction[each] / medians[each] - 1 for each in BARS}
-        traces[name] = {"trace": TRACES[name], "held_out": name in HELD_OUT, "runs": repeated, "measured": medians,
-                        "predicted": prediction, "errors": errors}  # fmt: skip
-        row = ", ".join(f"{each} {medians[each]:.3g} / {prediction[each]:.3g} ({errors[each]:+.0%})" for each in BARS)
-        print(f"{name}: measured / predicted: {row}", file=sys.stderr, flush=True)
+        traces[name] = {
+            "trace": TRACES[name], "held_out": name in HELD_OUT, "runs": runs, "measured": medians,
+            "predicted": prediction, "errors": errors,
+        }  # fmt: skip
     return traces
 
 
@@ -252,7 +275,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         bench = started(Path(folder))
         try:
-            traces = compare(bench, options.traces.split(","), options.runs)
+            traces = compare(bench, measure(bench, options.traces.split(","), options.runs))
             profile = json.loads(bench.profile.read_text())
         finally:
             bench.platformctl("down")

@@ -108,6 +108,7 @@ def read_csv(file: str, lines: Iterable[str], options: TraceOptions) -> Trace | 
     delimiter = max(",;\t", key=first.count)
     header = next(csv.reader([first], delimiter=delimiter), [])
     bucket = options.seconds("bucket", math.nan)
+    duration = options.seconds("duration", 0.0)
     zeros = options.choice("gaps", ("error", "zero")) == "zero"
     chosen = {name: options.text(name) for name in options.others() if name in header}
     options.check_read()
@@ -125,7 +126,7 @@ def read_csv(file: str, lines: Iterable[str], options: TraceOptions) -> Trace | 
     if not rows.lines:
         which = " with " + ", ".join(f"{name} {value}" for name, value in chosen.items()) if chosen else ""
         raise TraceError(file, 0, f"it has no rows{which}")
-    return counted(rows, bucket, zeros=zeros) if COUNT in columns else single(rows)
+    return counted(rows, bucket, zeros=zeros) if COUNT in columns else single(rows, duration)
 
 
 def columns_of(header: Sequence[str]) -> dict[str, Column]:
@@ -141,8 +142,11 @@ def columns_of(header: Sequence[str]) -> dict[str, Column]:
     return columns if columns.keys() & {TIME, END, COUNT} else {}
 
 
-def single(rows: Rows) -> Trace:
-    """Return requests in the order of their arrivals; rows in order of their ends arrived a duration before."""
+def single(rows: Rows, duration: float) -> Trace:
+    """Return requests in the order of their arrivals; rows in order of their ends arrived a duration before.
+
+    `duration`: seconds that the trace covers; 0: up to its last request.
+    """
     values = {role: np.frombuffer(numbers, dtype=np.float64) for role, numbers in rows.values.items()}
     if TIME in values:
         arrivals = values[TIME]
@@ -156,7 +160,7 @@ def single(rows: Rows) -> Trace:
     begin = min(0.0, float(arrivals[0])) if rows.times.is_offset else float(arrivals[0])
     given, made = (values[role][order].astype(np.int64) if role in values else None for role in (INPUT, OUTPUT))
     durations = values[DURATION][order] if DURATION in values else None
-    return Trace(arrivals - begin, durations, given, made, start_of(begin, rows.times))
+    return Trace(arrivals - begin, durations, given, made, start_of(begin, rows.times), duration)
 
 
 def start_of(begin: float, times: TimeReader) -> datetime | None:

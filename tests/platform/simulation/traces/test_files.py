@@ -60,6 +60,7 @@ def test_columns_are_found_by_their_usual_names(file: Path) -> None:
 def test_a_file_without_a_header_is_a_list_of_times(file: Path) -> None:
     file.write_text("0\n0.5\n3\n")
     assert single(file).arrivals.tolist() == [0.0, 0.5, 3.0]
+    assert (single(file).seconds, single(file, "?duration=1m").seconds) == (3.0, 60.0)
 
 
 def test_a_compressed_file_is_read(tmp_path: Path) -> None:
@@ -196,5 +197,7 @@ def test_a_wrong_name_is_named(tmp_path: Path, file: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file"):
         read_trace(str(tmp_path / "missing.csv"))
     file.write_text("timestamp\n1\n")
-    with pytest.raises(UsageError, match="it has no option bukket; there are bucket, gaps; did you mean bucket"):
+    with pytest.raises(
+        UsageError, match="it has no option bukket; there are bucket, duration, gaps; did you mean bucket"
+    ):
         read_trace(f"{file}?bukket=60s")

@@ -47,6 +47,25 @@ def test_a_chunked_request_passes_with_its_trailers_as_it_is() -> None:
     play(case)
 
 
+def test_a_request_meets_no_connection_that_its_replica_closes_after_a_stream() -> None:
+    """As llama.cpp's server does, a moment after the last chunk and without `Connection: close`."""
+
+    async def case(bed: Bed) -> None:
+        async def reply(seen: Seen, reader: Reader, writer: Writer) -> None:
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{CHUNKED}\r\n\r\n".encode())
+            writer.write(b"8\r\ndata: 1\n\r\n0\r\n\r\n")
+            await asyncio.sleep(0.005)
+            writer.close()
+
+        await serving(bed, reply)
+        reader, writer = await bed.connect()
+        for _ in range(3):
+            writer.write(b"POST /iris/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+            assert (await read_answer(reader)).status == 200
+
+    play(case)
+
+
 def test_every_piece_of_a_stream_reaches_the_client_at_once() -> None:
     async def case(bed: Bed) -> None:
         seen_by_client = asyncio.Event()

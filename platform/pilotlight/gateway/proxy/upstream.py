@@ -29,6 +29,7 @@ from pilotlight.wire.unix_socket import HeldSocket, is_unix
 CONNECT_S: Final = 5.0
 MAX_IDLE: Final = 256  # connections
 IDLE_S: Final = 50.0  # shorter than the predictor's 75 s: a request must not meet a connection that is being closed
+SETTLE_S: Final = 0.05  # after a stream: llama.cpp's server closes its connection then, unannounced
 TIMEOUT_REPORT_S: Final = 60.0  # without a timeout, until the next one is reported again
 BODILESS: Final = frozenset({204, 304})
 JOIN_BELOW: Final = 1 << 14  # bytes that are cheaper to copy than to write separately
@@ -85,7 +86,7 @@ class LiveReplica:
         return None
 
     def put_idle(self, upstream: "Upstream", now: float) -> None:
-        if self.retired or len(self.idle) >= MAX_IDLE:
+        if self.retired or upstream.closing or len(self.idle) >= MAX_IDLE:
             upstream.close()
         else:
             upstream.idle_since = now
@@ -172,8 +173,8 @@ class ResponseSink(Protocol):
 
 class Upstream(FlowControlledProtocol):
     __slots__ = (
-        "_body", "_buffer", "_eof", "_refused", "_reusable", "_sent", "_sent_before", "_socket", "_status", "_unix",
-        "closing", "idle_since", "replica", "sink",
+        "_body", "_buffer", "_eof", "_refused", "_reusable", "_sent", "_sent_before", "_socket", "_status", "_streamed",
+        "_unix", "closing", "idle_since", "replica", "sink",
     )  # fmt: skip
 
     def __init__(self, replica: LiveReplica) -> None:
@@ -190,7 +191,7 @@ class Upstream(FlowControlledProtocol):
         self._buffer = b""
         self._body: BodyReader | None = None
         self._status = 0
-        self._reusable = True
+        self._reusable, self._streamed = True, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -241,7 +242,7 @@ class Upstream(FlowControlledProtocol):
         """Send a request's head with the part of its body that is buffered."""
         self.sink = sink
         self._sent_before = self._sent
-        self._status, self._reusable = 0, True
+        self._status, self._reusable, self._streamed = 0, True, False
         length = sum(map(len, parts))
         self._sent += length
         if self._unix:
@@ -306,6 +307,7 @@ class Upstream(FlowControlledProtocol):
             self._complete(sink)
             return
         sink.forward_head(head, data[:end], length)
+        self._streamed = b"text/event-stream" in head.lowered
         unchunked = length == CHUNKED and sink.reads_payload
         self._body = body = ChunkedBody(collect=True) if unchunked else new_body(length)
         if length == UNTIL_CLOSE:
@@ -344,10 +346,12 @@ class Upstream(FlowControlledProtocol):
         if self._paused:
             self.resume()
         # Before `finish`, which may dispatch a queued request to this replica: it then reuses the connection.
-        if self._reusable and sink.body_complete:
-            self.replica.put_idle(self, now)
-        else:
+        if not (self._reusable and sink.body_complete):
             self.close()
+        elif self._streamed:
+            asyncio.get_running_loop().call_later(SETTLE_S, self.replica.put_idle, self, now)
+        else:
+            self.replica.put_idle(self, now)
         sink.finish(self._status, now)
 
     def _fail_malformed(self, sink: ResponseSink) -> None:

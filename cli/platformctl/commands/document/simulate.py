@@ -1,5 +1,6 @@
 """`platformctl simulate`: replay a trace against documents before they run."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
     "--assert", "asserts", multiple=True, metavar="CONDITION",
     help="Exit code 1 unless it holds: 'p99<2s', 'cost<10', 'failed_share<1%'; repeatable.",
 )  # fmt: skip
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Draw the result: .svg, .png or .html; several are compared by cost and p99.",
+)  # fmt: skip
 @output.formats("table", "json")
 def simulate(
-    document_options: options.DocumentOptions, simulation_options: SimulationOptions, asserts: tuple[str, ...]
-) -> int:
+    document_options: options.DocumentOptions, simulation_options: SimulationOptions, asserts: tuple[str, ...],
+    plot: Path | None,
+) -> int:  # fmt: skip
     """Replay a trace of requests against documents, on virtual time: latency, cold starts, replicas, cost.
 
     The autoscaler, the queue and the batches are those of the platform. Documents are simulated on a cluster with
@@ -35,6 +41,11 @@ def simulate(
     study = Study.of(document_options, simulation_options)
     results = list(study.run(study.axes()))
     output.data({"simulations": [simulation.as_json(*each) for each in results]}, lines([each for _, each in results]))
+    if plot is not None:
+        from pilotlight.simulation.plot import write_plot
+
+        write_plot([each for _, each in results], plot)
+        output.note(f"drawn: {plot}")
     for sentence in dict.fromkeys(note for _, each in results for note in each.assumptions):
         output.note(f"assumed: {sentence}")
     problems = [

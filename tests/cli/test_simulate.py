@@ -99,3 +99,11 @@ def test_a_file_without_prices_gets_a_sentence(call: Call, tmp_path: Path, price
     done = call("simulate", *IRIS, *GIVEN, "--prices", str(file))
     assert done.code == 2
     assert "write gpuHour: 2.5" in done.err
+
+
+def test_variants_are_drawn(call: Call, tmp_path: Path) -> None:
+    page = tmp_path / "compared.html"
+    done = call("simulate", *IRIS, *GIVEN, "--vary", "spec.predictor.minReplicas=0..1", "--plot", str(page))
+    assert (done.code, f"drawn: {page}" in done.err) == (0, True), done.err
+    assert "Pareto front" in page.read_text()
+    assert call("simulate", *IRIS, *GIVEN, "--plot", str(tmp_path / "plot.pdf")).code == 2

@@ -48,6 +48,27 @@ class AdapterSupport(Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = {}  # likewise
 
 
+class SleepCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """A POST request to an engine."""
+
+    path: str
+    body: str = ""  # JSON
+
+
+class SleepSupport(Struct, frozen=True, forbid_unknown_fields=True):
+    """How an engine frees its GPU memory while it is idle. `args` and `env` turn that on."""
+
+    sleep: SleepCall
+    wake: tuple[SleepCall, ...]
+    public: tuple[str, ...]  # prefixes of paths that clients may call; the others are for the platform alone
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    discard: SleepCall | None = None  # sleep without weights in host memory, and
+    reload: tuple[SleepCall, ...] = ()  # wake with those from the files
+    asleep: str = ""  # path of the state
+    socket: str = ""  # flag of a unix socket to listen on instead of a port: only this user may call those endpoints
+
+
 class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     """Entry of engine_programs.yaml."""
 
@@ -57,6 +78,7 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     programs: tuple[Program, ...]
     entrypoint: tuple[str, ...] = ()
     adapters: AdapterSupport | None = None
+    sleep: SleepSupport | None = None
 
 
 PREDICTOR_ADAPTERS: Final = AdapterSupport(
@@ -71,6 +93,12 @@ class EngineCommand(NamedTuple):
     engine: Engine
     command: tuple[str, ...]
     args: tuple[str, ...]
+
+    @property
+    def sleeps(self) -> SleepSupport | None:
+        """How it sleeps, if its arguments turn that on; None: it does not."""
+        support = self.engine.sleep
+        return support if support is not None and {*support.args} <= {*self.args} else None
 
 
 @cache

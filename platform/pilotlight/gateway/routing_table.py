@@ -80,6 +80,7 @@ class Route(Struct, frozen=True):
     request_log: LogSettings | None = None
     audit: bool = False  # record each request in the audit log
     adapters: tuple[RouteAdapter, ...] = ()
+    public: tuple[str, ...] = ()  # prefixes of the paths that lead to replicas; empty: all do
 
 
 class Table(Struct, frozen=True):

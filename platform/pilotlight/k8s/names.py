@@ -69,7 +69,7 @@ ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # activator at zero: "gateway" 
 ANNOTATION_SIZE: Final = f"{DOMAIN}/model-size"
 ANNOTATION_MODEL_CACHE: Final = f"{DOMAIN}/model-cache"  # "pvc://CLAIM" or "hostPath:/path", shared by revisions
 ANNOTATION_CANARY: Final = f"{DOMAIN}/canary"  # canary policy of its next release, as YAML: spec/canary_policy.py
-ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": its predictor frees GPU memory while idle
+ANNOTATION_PARK: Final = f"{DOMAIN}/park"  # "true": it frees GPU memory while idle
 # Memory that a replica needs on each of its GPUs, which others may then share; "auto": as measured. On one machine.
 ANNOTATION_GPU_MEMORY: Final = f"{DOMAIN}/gpu-memory"
 ANNOTATION_GPU_PINNED: Final = f"{DOMAIN}/gpu-pinned"  # "true": it never leaves its GPU for another service
@@ -118,7 +118,7 @@ SERVICE_ANNOTATIONS: Final = (
 )  # fmt: skip
 # Copied to pod templates.
 POD_ANNOTATIONS: Final = (
-    ANNOTATION_ISOLATION, ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED, ANNOTATION_GPU_RESIDENCE
+    ANNOTATION_ISOLATION, ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED, ANNOTATION_GPU_RESIDENCE, ANNOTATION_PARK
 )  # fmt: skip
 CATALOGUE_ANNOTATIONS: Final = (ANNOTATION_PREDICTOR, ANNOTATION_SIZE, ANNOTATION_DISAGGREGATION)
 

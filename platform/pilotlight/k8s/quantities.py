@@ -6,7 +6,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from pilotlight.k8s.names import ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED, ANNOTATION_GPU_RESIDENCE
+from pilotlight.k8s.names import ANNOTATION_GPU_MEMORY, ANNOTATION_GPU_PINNED, ANNOTATION_GPU_RESIDENCE, ANNOTATION_PARK
 
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
 _SUFFIXES: Final[dict[str, Decimal | int]] = {
@@ -60,12 +60,13 @@ def mebibytes(size: int) -> str:
 
 
 def gpu_sharing(annotations: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a pod shares its GPUs: bytes of each (0: as measured, None: all), and the seconds that it stays."""
+    """Return how a pod shares its GPUs: bytes of each (0: as measured, None: all), and when it leaves them."""
     memory = annotations.get(ANNOTATION_GPU_MEMORY)
     return {
         "gpu_memory": None if memory is None else 0 if memory == "auto" else int(quantity_or_zero(memory)),
         "gpu_pinned": annotations.get(ANNOTATION_GPU_PINNED) == "true",
         "gpu_residence": unsigned_duration(str(annotations.get(ANNOTATION_GPU_RESIDENCE, ""))),
+        "park": annotations.get(ANNOTATION_PARK) == "true",
     }
 
 

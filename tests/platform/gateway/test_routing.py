@@ -106,6 +106,20 @@ def test_a_route_of_the_platform_itself_asks_for_its_key(name: str, found: bool)
     assert b"k3y" not in prepared.upstream_head
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/chat/v1/completions?x=/sleep", 0), ("/chat/health", 0), ("/chat/sleep?level=1", 404),
+        ("/chat/collective_rpc", 404), ("/chat/%73leep", 404), ("/chat//sleep", 404), ("/chat", 404),
+    ],
+)  # fmt: skip
+def test_only_public_paths_of_an_engine_lead_to_it(target: str, status: int) -> None:
+    table = Table(1, (Route("default", "chat", public=("/v1/", "/health")),))
+    landscape = RoutingState(table, {("default", "chat"): LiveRoute(table.routes[0], {}, None)})
+    prepared = prepare(landscape, parse_request(f"POST {target} HTTP/1.1\r\nHost: x".encode()), "127.0.0.1", None)
+    assert (prepared.error.status if prepared.error else 0, prepared.route is None) == (status, bool(status))
+
+
 def test_each_way_leads_to_its_service_over_real_connections() -> None:
     async def case(bed: Bed) -> None:
         one, two = await bed.origin(), await bed.origin()

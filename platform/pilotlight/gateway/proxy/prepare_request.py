@@ -141,6 +141,9 @@ def prepare(
             match = match._replace(tag="")
         elif route.route.internal:
             return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=NO_ROUTE)
+    if route.route.public and not match.target.startswith(route.route.public):
+        error = ErrorResponse(404, f"{match.target.partition('?')[0]} of {match.key[1]} is not public")
+        return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=error)
     upstream_head = rewrite_head(head, match, peer, scheme)
     return PreparedRequest(
         routing, head, route, match.key, match.tag, upstream_head, request_id, component=component,

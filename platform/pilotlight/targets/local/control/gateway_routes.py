@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Final, Literal
 
+from pilotlight.catalogue.engine_programs import engine_command
 from pilotlight.contract import ENV_SETTINGS_PREFIX, GRPC_PORT
 from pilotlight.gateway.routing_table import Backend, Replica, Route, RouteAdapter
 from pilotlight.k8s.access_annotations import access, quota, rate
@@ -49,15 +50,24 @@ def routes(run: ServiceRun, ready: Ready, key: Key, adapters: tuple[RouteAdapter
             grpc_port=run.ports["grpc"],
             key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "", models=spec.models,
             request_log=_request_log(spec), audit=spec.logging.get(ANNOTATION_AUDIT) == "true",
-            adapters=adapters,
+            adapters=adapters, public=_public(run, entries),
         )  # fmt: skip
     for workload in spec.workloads:
         if workload.name not in entries:
             inner = tuple(_backends(run, workload, run.shares(workload.name), 100, ready))
             yield Route(
                 spec.namespace, workload.name, inner, timeout_s=workload.revision.timeout_s, internal=True,
-                key=key(spec.namespace, workload.name),
+                key=key(spec.namespace, workload.name), public=_public(run, (workload.name,)),
             )  # fmt: skip
+
+
+def _public(run: ServiceRun, workloads: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths that clients may call; empty: all. Engines that sleep have endpoints for the platform alone."""
+    for container in [run.revisions[name].spec.container for work in workloads for name in run.revisions_of(work)]:
+        named = engine_command(container.image, container.command, container.args) if container.parks else None
+        if named is not None and named.sleeps is not None:
+            return named.sleeps.public
+    return ()
 
 
 def _request_log(spec: ServiceSpec) -> LogSettings | None:

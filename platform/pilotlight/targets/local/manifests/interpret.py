@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from pilotlight.catalogue.engine_programs import engine_command
 from pilotlight.contract import ENV_REVISION, ENV_SETTINGS_PREFIX, RESERVED_NAMES, is_predictor_image
 from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
@@ -164,7 +165,7 @@ def _revision(
     port = at(objects.named("Service", name), "spec", "ports") or ()
     key, target = (namespace, service), target_of(template)
     container = container_of(template, key, objects, port[0].get("targetPort") if port else None, problems)
-    container = replace(container, env={**container.env, ENV_REVISION: revision_of(workload)})
+    container = _with_sleep(replace(container, env={**container.env, ENV_REVISION: revision_of(workload)}))
     if container.host_port:
         most = getattr(scaling, "max_replicas", getattr(scaling, "replicas", 0))
         single = most == 1 and _surge_and_unavailable(workload, scaling)[0] == 0
@@ -178,6 +179,16 @@ def _revision(
         concurrency=int(pod.get("containerConcurrency") or 0), timeout_s=timeout,
         progress_deadline_s=_deadline(workload, container.startup), grace_s=grace, target=target,
     )  # fmt: skip
+
+
+def _with_sleep(spec: ContainerSpec) -> ContainerSpec:
+    """Turn on the sleep of an engine that has one, if it parks."""
+    named = engine_command(spec.image, spec.command, spec.args) if spec.parks and not spec.own_health else None
+    if named is None or named.engine.sleep is None or named.sleeps is not None:
+        return spec
+    support = named.engine.sleep
+    added = [word for word in support.args if word not in spec.args]
+    return replace(spec, args=(*spec.args, *added), env={**support.env, **spec.env})
 
 
 def _with_host_port(container: ContainerSpec, single: bool, target: str, problems: list[str]) -> ContainerSpec:

@@ -63,6 +63,7 @@ class ContainerSpec:
     gpu_memory: int | None = None  # bytes of each GPU; 0: as measured, at first the whole GPU; None: always whole ones
     gpu_pinned: bool = False  # it never leaves its GPU for another service
     gpu_residence: float | None = None  # seconds that it stays at least; None: as its swaps cost
+    park: bool = False  # pilotlight.dev/park; of our predictor its environment says so
     cpu_request: float = 0.0
     cpu_limit: float | None = None
     memory_limit: int | None = None
@@ -93,14 +94,15 @@ class ContainerSpec:
     @property
     def has_token(self) -> bool:
         """Whether it may read the control API's token: a predictor that is parked, or gets adapters, by admin calls."""
-        return self.parks or (
-            is_predictor_image(self.image) and not self.isolation and ENV_DYNAMIC_ADAPTERS in self.env
-        )
+        own = is_predictor_image(self.image) and not self.isolation
+        return own and (self.parks or ENV_DYNAMIC_ADAPTERS in self.env)
 
     @property
     def parks(self) -> bool:
         """Whether scaling to zero parks the last replica: the process stays, the GPU is freed (docs/how-to/gpus.md)."""
-        return not self.isolation and self.env.get(ENV_PARK_MEMORY, "0") not in {"", "0", "0%"}
+        if is_predictor_image(self.image):
+            return not self.isolation and self.env.get(ENV_PARK_MEMORY, "0") not in {"", "0", "0%"}
+        return self.park and self.gpus > 0
 
 
 @dataclass(frozen=True, slots=True)

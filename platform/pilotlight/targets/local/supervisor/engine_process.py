@@ -1,7 +1,7 @@
 """Command, environment and address of an engine that runs as a process instead of a container.
 
 catalogue/engine_programs.yaml has its program, which must be installed on this machine. The arguments are those of the
-manifests except for the address, a free port of loopback. Paths of models are those of this machine.
+manifests except for the address: a free port of loopback, or a unix socket. Paths of models are those of this machine.
 """
 
 import os
@@ -20,6 +20,7 @@ from pilotlight.targets.local.supervisor.container_command import LOOPBACK
 from pilotlight.targets.local.supervisor.launcher import ReplicaAddress
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Launch
+from pilotlight.wire import unix_socket
 from pilotlight.wire.machine import free_port
 
 ADDRESS_FLAGS: Final = frozenset({"--host", "--port", "--uds"})
@@ -52,10 +53,10 @@ def prepare(
     launch = container_command.with_paths(launch, container_command.fetched_folders(launch, home))
     container, folder = launch.revision.container, str(home.sockets / launch.replica)
     named, program = program_of(container, environ)
-    host, port = container.host_ip or LOOPBACK, container.host_port or free_port()
+    address = _address(container, named, program.paths, container_command.host(home, launch.replica))
     fetch, fetching = container_command.fetch_command(launch, home, python)
     args = container_command.split_flags(named.args, ADDRESS_FLAGS)[0]
-    argv = [*fetch, *program.argv, *program.arguments(args), "--host", host, "--port", str(port)]
+    argv = [*fetch, *program.argv, *program.arguments(args), *_address_arguments(container, named, address)]
     inherited = container_command.inherited(container, environ)
     # Programs of its environment shadow others of the same name.
     search = os.pathsep.join([os.path.dirname(program.argv[0]), inherited.get("PATH", os.defpath)])
@@ -67,4 +68,19 @@ def prepare(
         ENV_HOME: str(home.root), ENV_REPLICA: launch.replica,
         **launch.extra_env, **launch.secret_values(container.secret_env),
     }  # fmt: skip
-    return EngineProcess(argv, env, ReplicaAddress(host, {container.port: port}, program.paths))
+    return EngineProcess(argv, env, address)
+
+
+def _address(container: ContainerSpec, named: EngineCommand, paths: Mapping[str, str], sockets: str) -> ReplicaAddress:
+    """Return a free port of loopback, or a socket for an engine that sleeps and can listen on one."""
+    has_socket = container.parks and named.sleeps is not None and named.sleeps.socket and not container.host_port
+    if has_socket and len(str(unix_socket.socket_path(sockets, container.port))) <= unix_socket.MAX_PATH:
+        return ReplicaAddress(sockets, paths=paths)
+    port = container.host_port or free_port()
+    return ReplicaAddress(container.host_ip or LOOPBACK, {container.port: port}, paths)
+
+
+def _address_arguments(container: ContainerSpec, named: EngineCommand, address: ReplicaAddress) -> list[str]:
+    if named.sleeps is not None and unix_socket.is_unix(address.host):
+        return [named.sleeps.socket, str(unix_socket.socket_path(address.host, container.port))]
+    return ["--host", address.host, "--port", str(address.ports[container.port])]

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.replica_record import Usage
+from pilotlight.wire import unix_socket
 
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
 DELETED: Final = " (deleted)"  # appended by the kernel to the link of a removed file
@@ -280,12 +281,18 @@ def _option(command: list[str], name: str) -> str:
     return command[command.index(name) + 1] if name in command[:-1] else ""
 
 
-def connections_to(port: int) -> int:
-    """Return the established connections to a port of loopback; 0 on platforms without /proc."""
+def connections_to(port: int, host: str = "") -> int:
+    """Return the established connections to a port of loopback or of a `unix:` host; 0 without /proc."""
+    path = unix_socket.is_unix(host) and str(unix_socket.socket_path(host, port))
     try:
-        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        rows = [
+            line.split() for line in Path("/proc/net/unix" if path else "/proc/net/tcp").read_text().splitlines()[1:]
+        ]
     except OSError:
         return 0
+    if path:  # a server may have renamed it, as ours do
+        paths = [row[7] for row in rows if len(row) == 8 and row[5] == "03"]
+        return sum(each == path or each.startswith(f"{path}.") for each in paths)
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 

@@ -51,7 +51,7 @@ LOG: Final = logging.getLogger("pilotlight.supervisor")
 class ProcessHandle:
     """Process of a replica; implements `ReplicaHandle`. `container` has its limits; None: none, or already set.
 
-    `port`: of an engine, which may abort its requests at SIGTERM. It is sent when the gateway has closed its
+    `host` and `port`: of an engine, which may abort its requests at SIGTERM. It is sent when the gateway has closed its
     connections, as Knative's preStop hook waits for its proxy.
     """
 
@@ -62,6 +62,7 @@ class ProcessHandle:
         observer: ProcessObserver,
         container: ContainerSpec | None = None,
         port: int = 0,
+        host: str = "",
     ) -> None:
         self._launcher, self._record, self._observer, self._container = launcher, record, observer, container
         self.exit_file = shim.exit_file(launcher.home, record.id)
@@ -73,7 +74,7 @@ class ProcessHandle:
         self._ending: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._draining: asyncio.TimerHandle | None = None
-        self._port = port
+        self._port, self._host = port, host
         self._requested: signal.Signals | None = None  # sent once the pid is known
 
     @property
@@ -152,7 +153,7 @@ class ProcessHandle:
             self._terminate_drained(time.monotonic() + self._record.checks.grace_s - TERMINATE_S)
 
     def _terminate_drained(self, until: float) -> None:
-        if self._port and process_inspection.connections_to(self._port) and time.monotonic() < until:
+        if self._port and process_inspection.connections_to(self._port, self._host) and time.monotonic() < until:
             loop = asyncio.get_running_loop()
             self._draining = loop.call_later(DRAIN_POLL_S, self._terminate_drained, until)
         else:
@@ -160,6 +161,9 @@ class ProcessHandle:
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
+
+    def processes(self) -> Sequence[int]:
+        return list(process_inspection.process_tree(self._identity.pid)) if self._identity.pid else []
 
     def usage(self) -> Usage:
         return process_inspection.usage(self._identity.pid) if self._identity.pid else Usage()
@@ -260,8 +264,9 @@ class ProcessLauncher:
     def _start_engine(self, launch: Launch, record: Replica, observer: LaunchObserver) -> ProcessHandle:
         """Start the program that an image of an engine stands for (engine_process.py)."""
         process = engine_process.prepare(launch, record.gpus, self.home, self.python, os.environ)
-        port = process.address.ports[launch.revision.container.port]
-        handle = ProcessHandle(self, record, observer, launch.revision.container, port)
+        container = launch.revision.container
+        port = process.address.ports.get(container.port, container.port)
+        handle = ProcessHandle(self, record, observer, container, port, process.address.host)
         handle.execute_logged(process.argv, process.env)
         observer.on_started(process.address, handle=str(port))
         return handle
@@ -330,7 +335,7 @@ class ProcessLauncher:
 
     def adopt(self, record: Replica, observer: ProcessObserver) -> ProcessHandle | Ended:
         port = int(record.handle or 0) if record.launcher == self.name else 0
-        handle = ProcessHandle(self, record, observer, port=port)
+        handle = ProcessHandle(self, record, observer, port=port, host=record.host)
         if process_inspection.Identity(record.pid, record.boot_id, record.start_ticks).alive:
             handle.watch()
             handle.send(signal.SIGCONT)  # the last supervisor may have died while it had frozen the process

@@ -263,6 +263,17 @@ def test_isolation_that_would_have_no_effect_is_refused(made: Json, problem: str
     assert problem in line
 
 
+def test_an_engine_that_can_sleep_and_parks_gets_the_flags_for_it() -> None:
+    made = deployment({"image": "vllm/vllm-openai:v1", "args": ["/m"], "resources": {"limits": {"nvidia.com/gpu": 1}}})
+    plain = only(made).container
+    made["spec"]["template"]["metadata"]["annotations"] = {"pilotlight.dev/park": "true"}
+    found = only(made).container
+    assert (plain.parks, plain.args, found.parks) == (False, ("/m",), True)
+    assert (found.args, found.env["VLLM_SERVER_DEV_MODE"]) == (("/m", "--enable-sleep-mode"), "1")
+    made["spec"]["template"]["spec"]["containers"][0]["resources"] = {}
+    assert not only(made).container.parks
+
+
 def test_a_target_or_options_that_nobody_knows_are_refused() -> None:
     (line,) = refusals(on("nomad", deployment({"image": VLLM})))
     assert line.endswith("annotation pilotlight.dev/target = nomad: must be one of local, docker, slurm, lepton, brev")

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from tests.certificates import Authority
 from tests.cli.conftest import Call
+from tests.cuda import stand_in
 
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.targets import table
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
+from pilotlight.targets.local.supervisor.parking import cuda_checkpoint
+from pilotlight.targets.local.supervisor.parking.cuda_checkpoint import NotPermitted
 from pilotlight.targets.target import Condition, ReplicaStatus, RevisionStatus, ServiceStatus
 from pilotlight.wire.tls import valid_until
 from platformctl import targets
@@ -291,6 +294,20 @@ def test_every_failing_check_has_a_fix(nowhere: Path) -> None:
     assert all(each.fix for each in found if each.level != "ok")
     (runtimes,) = (each for each in found if each.check == "runtimes")
     assert all(name in runtimes.message for name in ("scikit-learn 1", "xgboost", "lightgbm", "transformers"))
+
+
+def test_the_doctor_says_whether_any_server_can_be_parked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in stand_in.variables(tmp_path / "gpu").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cuda_checkpoint, "missing_privilege", lambda proc: None)
+    (found,) = local_checks.parking()
+    assert (found.level, found.message) == ("ok", "CUDA 13.0: any server can be parked")
+    monkeypatch.setattr(cuda_checkpoint, "missing_privilege", lambda proc: NotPermitted("CAP_SYS_PTRACE is missing"))
+    (found,) = local_checks.parking()
+    assert (found.level, found.fix) == ("warn", cuda_checkpoint.PRIVILEGE)
+    (tmp_path / "gpu/version").write_text("12040")
+    (found,) = local_checks.parking()
+    assert found.message.startswith("the NVIDIA driver supports CUDA 12.4, checkpoints need 12.8; only")
 
 
 SAMPLE = "tests.platform.targets.sample_target"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from tests.cuda.stand_in import SECRET, GpuMemory, from_environment
 
 from pilotlight.gateway.routing_table import Replica
 
@@ -52,6 +53,9 @@ class Engine:
         self.adapters: dict[str, str] = {}  # path by name
         self.credentials: set[str] = set()  # that came with calls of that API
         self.load_paths: tuple[str, str] | None = None  # of the API that loads and unloads adapters
+        self.sleep_paths: tuple[str, ...] = ()  # of the API that frees its GPU memory: sleep, wake, state, reload
+        self.memory: GpuMemory | None = None
+        self.asleep, self.discarded = False, False
         self._first_tokens: list[float] = []
         self._transports: set[asyncio.Transport | None] = set()
 
@@ -64,7 +68,8 @@ class Engine:
         raise NotImplementedError
 
     @asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator["Engine"]:
+    async def serving(self, port: int | str = 0) -> AsyncIterator["Engine"]:
+        """Serve on a port, or on a unix socket of this path."""
         app = web.Application(client_max_size=1 << 27)
         for path in ("/health", "/health_generate"):
             app.router.add_get(path, self._health)
@@ -74,14 +79,26 @@ class Engine:
             app.router.add_post(path, self._complete)
         for path, handler in zip(self.load_paths or (), (self._load_adapter, self._unload_adapter), strict=False):
             app.router.add_post(path, handler)
+        for path, route in zip(self.sleep_paths, (self._sleep, self._wake, self._state, self._reload), strict=False):
+            app.router.add_route("GET" if route == self._state else "POST", path, route)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, self.host, port).start()
-        self.port = runner.addresses[0][1]
+        if isinstance(port, str):
+            await web.UnixSite(runner, port).start()
+        else:
+            await web.TCPSite(runner, self.host, port).start()
+            self.port = runner.addresses[0][1]
         try:
             yield self
         finally:
             await runner.cleanup()
+
+    async def _compute(self) -> bool:
+        """Read the weights; return whether they are what was loaded. Waits while the driver has locked the process."""
+        if self.asleep:
+            raise EngineError(500, "the engine sleeps")
+        read = await asyncio.to_thread(self.memory.read) if self.memory is not None else SECRET
+        return read == SECRET and not self.discarded
 
     def hang_up(self) -> None:
         """As an engine that dies."""
@@ -112,6 +129,26 @@ class Engine:
     async def _unload_adapter(self, request: web.Request) -> web.Response:
         found = self.adapters.pop((await request.json())["lora_name"], None)
         return web.Response(status=200 if found else 404)
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        if self.memory is not None:
+            self.memory.free()
+        self.asleep, self.discarded = True, request.query.get("level") == "2"
+        return web.Response()
+
+    async def _wake(self, request: web.Request) -> web.Response:
+        tags = request.query.getall("tags", ["weights", "kv_cache"])
+        if self.memory is not None and "weights" in tags:
+            await asyncio.to_thread(self.memory.allocate)
+        self.asleep = "kv_cache" not in tags
+        return web.Response()
+
+    async def _state(self, request: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": self.asleep})
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        self.discarded = (await request.json())["method"] != "reload_weights"
+        return web.json_response({"results": [None]})
 
     def knows(self, model: str) -> bool:
         return model in (self.served, *self.adapters)
@@ -150,7 +187,9 @@ class Engine:
                     self.running += 1
                     try:
                         await asyncio.sleep(SECONDS)
+                        intact = await self._compute()
                         words, more = await self.generate(body)
+                        words = words if intact else words[::-1]
                     finally:
                         self.running -= 1
             finally:
@@ -185,7 +224,8 @@ def end_at_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
-async def serve_forever(engine: Engine, port: int) -> None:
+async def serve_forever(engine: Engine, port: int | str) -> None:
+    engine.memory = from_environment()
     async with engine.serving(port):
         print(json.dumps({"argv": sys.argv, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}), flush=True)
         await asyncio.Event().wait()

@@ -72,7 +72,7 @@ class SGLangEngine(Engine):
             writer.close()
 
     @asynccontextmanager
-    async def serving(self, port: int = 0, bootstrap_port: int = 0) -> AsyncIterator["SGLangEngine"]:
+    async def serving(self, port: int | str = 0, bootstrap_port: int = 0) -> AsyncIterator["SGLangEngine"]:
         async with super().serving(port):
             if self.mode != "prefill":
                 yield self
@@ -127,6 +127,8 @@ async def serve(options: argparse.Namespace) -> None:
     mode = options.disaggregation_mode
     engine = SGLangEngine(mode, mode, options.host, options.served_model_name)
     engine.slots = asyncio.Semaphore(options.max_running_requests)
+    if options.enable_memory_saver and options.enable_weights_cpu_backup:
+        engine.sleep_paths = ("/release_memory_occupation", "/resume_memory_occupation")
     engine.bootstrap_port = options.disaggregation_bootstrap_port
     await serve_forever(engine, options.port)
 
@@ -144,6 +146,8 @@ def main() -> None:
     parser.add_argument("--dist-init-addr")
     parser.add_argument("--disaggregation-mode", choices=("null", "prefill", "decode"), default="null")
     parser.add_argument("--disaggregation-bootstrap-port", type=int, default=8998)
+    parser.add_argument("--enable-memory-saver", action="store_true")
+    parser.add_argument("--enable-weights-cpu-backup", action="store_true")
     options, _ = parser.parse_known_args()
     if options.model_path and not options.model_path.is_dir():
         parser.error(f"no model in {options.model_path}")

@@ -63,7 +63,7 @@ class VllmEngine(Engine):
         writer.close()
 
     @asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator["VllmEngine"]:
+    async def serving(self, port: int | str = 0) -> AsyncIterator["VllmEngine"]:
         server = await asyncio.start_server(self._side_channel, self.host, 0)
         self.side_channel_port = server.sockets[0].getsockname()[1]
         try:
@@ -102,10 +102,12 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--uds", default="")
     parser.add_argument("--served-model-name", default="")
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-lora-rank", type=int, default=16, choices=(8, 16, 32, 64, 128, 256, 320, 512))
     parser.add_argument("--lora-modules", nargs="+", default=())
+    parser.add_argument("--enable-sleep-mode", action="store_true")
     options, _ = parser.parse_known_args()
     if not options.model.is_dir():
         parser.error(f"no model in {options.model}")
@@ -114,8 +116,10 @@ def main() -> None:
     engine.adapters = dict(each.split("=", 1) for each in options.lora_modules)
     if options.enable_lora and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         engine.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+    if options.enable_sleep_mode and os.environ.get("VLLM_SERVER_DEV_MODE") == "1":
+        engine.sleep_paths = ("/sleep", "/wake_up", "/is_sleeping", "/collective_rpc")
     end_at_sigterm()
-    asyncio.run(serve_forever(engine, options.port))
+    asyncio.run(serve_forever(engine, options.uds or options.port))
 
 
 if __name__ == "__main__":

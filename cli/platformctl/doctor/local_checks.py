@@ -36,6 +36,7 @@ from pilotlight.targets.local.store.backup import count_services
 from pilotlight.targets.local.store.schema import FRESH_START
 from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.local.supervisor.isolation.cgroups import Limits
+from pilotlight.targets.local.supervisor.parking import cuda_checkpoint
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 from pilotlight.targets.target import Finding
 from pilotlight.wire.environments.install_command import install_command
@@ -65,6 +66,7 @@ def findings(home: Home) -> Iterator[Finding]:
     yield python()
     yield from runtimes()
     yield gpus()
+    yield from parking()
     yield folder(home)
     yield state(home, address)
     yield models(home)
@@ -115,6 +117,18 @@ def gpus() -> Finding:
         fix = install_command("gpu")
         return Finding("warn", "gpus", "this machine has some, but nothing here can count them", fix)
     return Finding("ok", "gpus", "none; models run on the CPU")
+
+
+def parking() -> Iterator[Finding]:
+    """Yield whether the driver can park other servers than ours; nothing on a machine without GPUs."""
+    if not find_devices() and cuda_checkpoint.ENV_LIBCUDA not in os.environ:
+        return
+    problem = cuda_checkpoint.unavailable()
+    if problem is None:
+        yield Finding("ok", "parking", f"CUDA {cuda_checkpoint.Driver().cuda_version}: any server can be parked")
+    else:
+        message = f"{problem}; only the predictor and engines that sleep can be parked"
+        yield Finding("warn", "parking", message, problem.hint)
 
 
 def folder(home: Home) -> Finding:

@@ -16,6 +16,7 @@ from tests.cluster.bed.python_layers import LIBRARY, digest, made, python_image,
 NAME: Final = "dev.local/pilotlight/engines:1"
 CATALOGUE: Final = ROOT / "platform/pilotlight/catalogue/ome.yaml"
 ENGINES: Final = ROOT / "tests/engines"
+CUDA: Final = ROOT / "tests/cuda"  # which they import
 # Before the imports: the first process of a container ignores SIGTERM, and would be waited for until its grace period.
 SIGTERM: Final = "import os, signal\n\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n"
 SGLANG: Final = f"{SIGTERM}\nfrom tests.engines.sglang_engine import main\n\nmain()\n"
@@ -23,7 +24,7 @@ VLLM: Final = f"#!/usr/local/bin/python3\n{SIGTERM}\nfrom tests.engines.vllm_eng
 
 
 def engine_image(places: Places) -> Image:
-    files = [*sorted(ENGINES.glob("*.py")), Path(__file__)]
+    files = [*sorted(ENGINES.glob("*.py")), *sorted(CUDA.glob("*.*")), Path(__file__)]
     engines = made(places, "engines", digest(files), _engines)
     own = (made(places, "shell", "env-certificates", shell), project_layer(places), engines)
     return python_image(places, NAME, LOCK, ("vllm",), own, aliases())
@@ -36,7 +37,8 @@ def aliases() -> tuple[str, ...]:
 
 def _engines(folder: Path) -> None:
     packages = folder / LIBRARY / "site-packages"
-    shutil.copytree(ENGINES, packages / "tests/engines", ignore=shutil.ignore_patterns("__pycache__"))
+    for source in (ENGINES, CUDA):
+        shutil.copytree(source, packages / source.relative_to(ROOT), ignore=shutil.ignore_patterns("__pycache__"))
     (packages / "sglang").mkdir()
     (packages / "sglang/launch_server.py").write_text(SGLANG)
     program = folder / "usr/local/bin/vllm"

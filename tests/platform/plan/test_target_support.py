@@ -44,6 +44,7 @@ RAW = "    serving.kserve.io/deploymentMode: Standard\n"
 MODEL = PLAIN[PLAIN.index("    model:") :]
 FOREIGN = "    containers:\n    - {name: kserve-container, image: 'example.com/server:1'}\n"
 FETCHED = FOREIGN.replace("image:", "env: [{name: STORAGE_URI, value: 's3://models/iris'}], image:")
+PARK = "    pilotlight.dev/park: 'true'\n"
 TABLE = table()
 TOKENS = f"    pilotlight.dev/auth-tokens-sha256: {'ab' * 32}\n"
 
@@ -65,7 +66,9 @@ USES: dict[str, tuple[str, str]] = {
     "volumes: claims": (PLAIN.replace("s3://models/iris", "pvc://claim/iris"), "storageUri:"),
     "volumes: files": (with_volume("secret: {secretName: s}"), "volumes:"),
     "MIG slices": (PLAIN + "      resources: {limits: {nvidia.com/mig-1g.10gb: 1}}\n", "resources:"),
-    "parking": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/park: 'true'\n"), "pilotlight.dev/park"),
+    "parking (`pilotlight.dev/park`), P": (PLAIN.replace(RAW, f"{RAW}{PARK}"), "pilotlight.dev/park"),
+    "parking (`pilotlight.dev/park`), o": (
+        PLAIN.replace(RAW, f"{RAW}{PARK}").replace(MODEL, FOREIGN), "pilotlight.dev/park"),
     "isolation": (PLAIN.replace(RAW, f"{RAW}    pilotlight.dev/isolation: data\n"), "pilotlight.dev/isolation"),
     "scale to zero": (PLAIN.replace("minReplicas: 1", "minReplicas: 0"), "minReplicas:"),
     "several replicas": (PLAIN.replace("minReplicas: 1", "minReplicas: 2"), "minReplicas:"),

@@ -7,7 +7,13 @@ from pilotlight.microservices.registry.records import PlatformStatus, State
 from pilotlight.targets.error_from_log import failed_event
 from pilotlight.targets.target import ReplicaStatus, RevisionStatus, ServiceStatus
 
-RUNNING: Final = ("starting", "ready", "unready", "running")  # states of replicas whose process or container runs
+RUNNING: Final = (
+    "starting",
+    "waking",
+    "ready",
+    "unready",
+    "running",
+)  # states of replicas whose process or container runs
 
 
 def platform_status(status: ServiceStatus, tail: Sequence[str] = ()) -> PlatformStatus:

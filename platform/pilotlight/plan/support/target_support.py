@@ -132,12 +132,19 @@ def _devices(context: PlanContext, workload: Workload) -> str:
     return _container_path(context, "resources")
 
 
-def _annotation(name: str, value: str = "") -> Callable[[PlanContext, Workload], str]:
-    """Return the field of a row about an annotation, with this value if one is given."""
+def _annotation(name: str) -> Callable[[PlanContext, Workload], str]:
+    """Return the field of a row about an annotation."""
 
     def field(context: PlanContext, _: Workload) -> str:
-        written = context.service.annotations.get(name)
-        return f"metadata.annotations.{name}" if written is not None and value in ("", written) else ""
+        return f"metadata.annotations.{name}" if name in context.service.annotations else ""
+
+    return field
+
+
+def _parking(*, foreign: bool) -> Callable[[PlanContext, Workload], str]:
+    def field(context: PlanContext, workload: Workload) -> str:
+        parks = context.service.annotations.get(ANNOTATION_PARK) == "true" and _is_foreign(workload) == foreign
+        return f"metadata.annotations.{ANNOTATION_PARK}" if parks else ""
 
     return field
 
@@ -222,7 +229,7 @@ FIELDS: Final[Mapping[str, Callable[[PlanContext, Workload], str]]] = {
     "foreign": _foreign, "several_containers": _several_containers, "several_nodes": _several_nodes,
     "local_model": _local_model, "fetched_model": _fetched_model, "host_path": _volume(host=True, files=False),
     "other_volume": _volume(host=False, files=False), "file_volume": _volume(host=False, files=True),
-    "devices": _devices, "parking": _annotation(ANNOTATION_PARK, "true"),
+    "devices": _devices, "parking": _parking(foreign=False), "foreign_parking": _parking(foreign=True),
     "isolation": _annotation(ANNOTATION_ISOLATION), "scale_to_zero": _scale_to_zero,
     "several_replicas": _several_replicas, "by_concurrency": _by_requests(rate=False),
     "by_rate": _by_requests(rate=True), "by_query": _by_query, "by_usage": _by_usage, "split": _split,

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -22,7 +22,7 @@ from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
 from pilotlight.targets.local.supervisor import container_command
 from pilotlight.targets.local.supervisor.launcher import Ended, LaunchObserver, ReplicaAddress, start_failure
-from pilotlight.targets.local.supervisor.process_inspection import Identity, usage
+from pilotlight.targets.local.supervisor.process_inspection import Identity, process_tree, usage
 from pilotlight.targets.local.supervisor.process_launcher import ProcessHandle, ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.programs import Programs
@@ -211,6 +211,9 @@ class ContainerHandle:
                 await self._launcher.docker("kill", container)
                 return
         client.kill()  # without a daemon the container is removed later
+
+    def processes(self) -> Sequence[int]:
+        return list(process_tree(self._pid)) if self._pid else []
 
     def usage(self) -> Usage:
         return usage(self._pid) if self._pid else Usage()

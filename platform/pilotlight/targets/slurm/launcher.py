@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 
@@ -79,8 +79,11 @@ class JobHandle:
         self.stop = "kill"
         self._launcher.wake()
 
+    def processes(self) -> Sequence[int]:
+        return ()  # they are on another node
+
     def usage(self) -> Usage:
-        return Usage()  # its processes are on another node
+        return Usage()
 
     def age_s(self) -> float:
         return monotonic() - self.running_since if self.running_since else 0.0

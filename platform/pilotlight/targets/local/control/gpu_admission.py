@@ -104,10 +104,10 @@ class GpuAdmission:
             if name not in self._waiting:
                 self._waiting[name] = now
                 self._record(replica, "WaitingForGpu", replica.reason)
-        elif (since := self._waiting.pop(name, None)) is not None and replica.state in ("starting", "ready"):
+        elif (since := self._waiting.pop(name, None)) is not None and replica.state in ("starting", "waking", "ready"):
             memory = f"{mebibytes(replica.gpu_memory)} of " if replica.gpu_memory else ""
             self._record(replica, "Admitted", f"got {memory}GPU {_ids(replica)} after {now - since:.0f} s")
-        if replica.state == "starting":
+        if replica.state in ("starting", "waking"):
             self._started.setdefault(name, now)
         elif replica.state == "ready":
             started = self._started.pop(name, None)
@@ -144,7 +144,7 @@ class GpuAdmission:
         if found is None or replica.id in self._publisher.retiring:
             return
         run, revision, unit = found
-        action = "parked" if revision.spec.container.parks else "stopped"
+        action = "parked" if revision.parks else "stopped"
         self._record(replica, "Preempted", f"{action}: {eviction.reason}")
         self._autoscaler.preempt(run, unit, eviction.reason)
         self._reconcile_service(run)

@@ -14,6 +14,8 @@ from pilotlight.contract import (
     METRIC_GPU_MEMORY_RESERVED,
     METRIC_GPU_WAIT,
     METRIC_REPLICA_LIMITS,
+    METRIC_REPLICA_PARKED_BYTES,
+    METRIC_REPLICA_WAKE,
     METRIC_SCALE_SIGNAL,
     METRIC_SCALE_TARGET,
 )
@@ -78,16 +80,22 @@ def signals(runs: Iterable[ServiceRun], now: float) -> tuple[Family, Family]:
 
 def gpus(replicas: Iterable[Replica], waits: Mapping[str, float], memory: Mapping[str, int]) -> list[Family]:
     """Return who holds memory of which GPU, and who waits; `waits` by replica, `memory` of whole GPUs by their id."""
-    reserved, waiting = (
-        control_metrics.new_family(METRIC_GPU_MEMORY_RESERVED),
-        control_metrics.new_family(METRIC_GPU_WAIT),
+    reserved, waiting, parked, wakes = map(
+        control_metrics.new_family,
+        (METRIC_GPU_MEMORY_RESERVED, METRIC_GPU_WAIT, METRIC_REPLICA_PARKED_BYTES, METRIC_REPLICA_WAKE),
     )
+    host: Counter[tuple[Key, str]] = Counter()
+    woken: dict[tuple[Key, str], float] = {}
     held: Counter[tuple[Key, str, str, str]] = Counter()
     longest: dict[tuple[Key, str], float] = {}
     for each in replicas:
         key = (each.namespace, each.service)
         if each.id in waits:
             longest[key, each.revision] = max(waits[each.id], longest.get((key, each.revision), 0.0))
+        if each.state == "parked":
+            host[key, each.revision] += each.parked_bytes
+        if each.wake_s and each.state != "exited":
+            woken[key, each.revision] = each.wake_s
         if each.state not in ("parked", "exited"):
             for gpu in map(str, each.gpus):
                 held[key, each.revision, gpu, each.state] += each.gpu_memory or memory.get(gpu, 0)
@@ -95,7 +103,10 @@ def gpus(replicas: Iterable[Replica], waits: Mapping[str, float], memory: Mappin
         reserved.add(size, **control_metrics.service_labels(key), **{LABEL_REVISION: revision}, gpu=gpu, state=state)
     for (key, revision), seconds in longest.items():
         waiting.add(seconds, **control_metrics.service_labels(key), **{LABEL_REVISION: revision})
-    return [reserved, waiting]
+    for family, values in ((parked, host), (wakes, woken)):
+        for (key, revision), value in values.items():
+            family.add(value, **control_metrics.service_labels(key), **{LABEL_REVISION: revision})
+    return [reserved, waiting, parked, wakes]
 
 
 def compared(unit: Unit, now: float) -> Iterator[tuple[str, float | None, float]]:

@@ -42,12 +42,11 @@ from pilotlight.targets.local.store.store import EventRecorder, Store
 from pilotlight.targets.local.store.token_usage import DEFAULT_DAYS
 from pilotlight.targets.local.supervisor import logs
 from pilotlight.targets.local.supervisor.forkserver_client import pilot_lights
-from pilotlight.targets.local.supervisor.gpus import MEMORY_SHARE, over_budget
+from pilotlight.targets.local.supervisor.gpus import over_budget, parking_budget
 from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import LauncherFactory, Supervisor
 from pilotlight.targets.target import Key, Sample, ServiceStatus
-from pilotlight.wire.machine import total_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +215,21 @@ class Reconciler:
         elif replica.state == "parked" and not replica.reason:
             self._enforce_parking_budget()
         elif replica.state == "parking" and replica.unparkable:
-            message = f"stopped instead of parked: {replica.unparkable}"
-            self.events.record(run.key, f"Replica/{replica.id}", "NotParked", message, "Warning")
+            revision.parks_never = replica.parks_never
+            always = ", from now on" if replica.parks_never else ""
+            self._warn(replica, "NotParked", f"stopped instead of parked{always}: {replica.unparkable}")
+        if replica.context_kept and not revision.context_kept:
+            revision.context_kept = True
+            self._warn(replica, "ContextKept", f"its CUDA context stays on the GPU: {replica.context_kept}")
         self.reconcile(run)
+
+    def _warn(self, replica: Replica, reason: str, message: str) -> None:
+        key = (replica.namespace, replica.service)
+        self.events.record(key, f"Replica/{replica.id}", reason, message, "Warning")
 
     def _enforce_parking_budget(self) -> None:
         """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
-        for replica in over_budget(self.supervisor.replicas(), int(total_memory() * MEMORY_SHARE)):
+        for replica in over_budget(self.supervisor.replicas(), parking_budget()):
             message = "stopped while parked: the memory for parked replicas is needed"
             self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
             self.supervisor.drain(replica.id, self.settings.drain_s)
@@ -275,11 +282,14 @@ class Reconciler:
         self.adapters.forget(replica.id)
         self._publisher.retiring.discard(replica.id)
         replicas.record_exit(revision, replica, self.clock())
+        if replica.wake_failure:
+            revision.parks_never = True  # every later wake would be followed by a cold start
+            self._warn(replica, "WakeFailed", f"started again, and not parked from now on: {replica.wake_failure}")
         if not replica.crashed:
             return
         if revision.deadline_exceeded:
             self._state.mark_failed(run.key, revision)
-        self.events.record(run.key, f"Replica/{replica.id}", "Failed", replica.reason, "Warning")
+        self._warn(replica, "Failed", replica.reason)
 
     def _replica_unrouted(self, replica: str) -> None:
         """Park or drain a replica that the gateway no longer routes to."""
@@ -330,8 +340,7 @@ class Reconciler:
             self._autoscaler.resume()
             self.gpus.reconcile()
         elif isinstance(message, Unreachable) and (replica := self._find_replica(message.replica)) is not None:
-            key = (replica.namespace, replica.service)
-            self.events.record(key, f"Replica/{replica.id}", "Unreachable", message.reason, "Warning")
+            self._warn(replica, "Unreachable", message.reason)
 
     def _on_report(self, report: BackendReport, now: float) -> None:
         for run in self.runs.values():

@@ -138,14 +138,14 @@ class ReplicaSet:
         """Whether an unrouted replica is parked instead of ended: the last one of a revision scaled to zero."""
         revision = run.revisions.get(replica.revision)
         workload = next((each for each in run.spec.workloads if each.name == replica.workload), None)
-        if run.deleting or revision is None or workload is None or not revision.spec.container.parks:
+        if run.deleting or revision is None or workload is None or not revision.parks:
             return False
         current = workload.mode == "serverless" or workload.revision.name == revision.name
         if not current or (workload.mode == "serverless" and revision.name not in run.required_revisions(workload)):
             return False
         same = [each for each in self.living(run) if each.revision == replica.revision]
         parked = any(each.state in PARKED_STATES for each in same)
-        return replica.state == "ready" and not parked and not run.unit_of(revision, now).desired
+        return replica.state in ("ready", "waking") and not parked and not run.unit_of(revision, now).desired
 
     def start(self, run: ServiceRun, revision: Revision, now: float) -> None:
         revision.last_start = now

@@ -118,11 +118,17 @@ class Revision:
     answer_failure: str = ""  # why its first answers failed
     warmup_failure: str = ""  # why its model, which serves, did not answer zeros
     waits_for_gpu: bool = False  # a replica of it does
+    context_kept: bool = False  # the driver cannot take the CUDA context of its parked replicas
+    parks_never: bool = False  # it cannot be parked, or did not come back as it was: it is stopped instead
     gpu_peak: int = 0  # most bytes of one GPU that a replica has used, since it had requests; 0: not measured
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def parks(self) -> bool:
+        return self.spec.container.parks and not self.parks_never
 
     def retry(self, now: float) -> None:
         """Restart the progress deadline: it is deployed again, or a request came for it."""

@@ -252,7 +252,7 @@ def _revision(
     unit = view.run.unit_of(revision, view.now)
     replicas = [replica for replica in view.replicas if replica.revision == revision.name]
     ready = sum(replica.state == "ready" for replica in replicas)
-    starting = sum(replica.state in ("waiting", "pending", "starting", "unready") for replica in replicas)
+    starting = sum(replica.state in ("waiting", "pending", "starting", "waking", "unready") for replica in replicas)
     desired = unit.desired if revision.name in view.run.required_revisions(workload) else 0
     log, now = unit.traffic, view.now
     busy = [replica for replica in replicas if replica.state != "draining"]

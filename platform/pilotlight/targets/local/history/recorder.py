@@ -38,7 +38,7 @@ from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.target import Key
 
 IDLE_WRITE_S: Final = 60
-STARTING: Final = frozenset({"waiting", "pending", "starting", "unready"})  # as in a status
+STARTING: Final = frozenset({"waiting", "pending", "starting", "waking", "unready"})  # as in a status
 DeviceBytes = Mapping[int | str, int]
 T = TypeVar("T")
 log = logging.getLogger(__name__)

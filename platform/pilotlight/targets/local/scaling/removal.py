@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 # Replicas that do not serve are stopped first.
-_STOP_ORDER: Final = {"waiting": 0, "pending": 0, "unready": 1, "starting": 2, "ready": 3}
+_STOP_ORDER: Final = {"waiting": 0, "pending": 0, "unready": 1, "starting": 2, "waking": 2, "ready": 3}
 
 
 class Removable(Protocol):

@@ -1,30 +1,21 @@
-"""GPUs of this machine: who holds memory of which, who waits for some, and parking, which frees it for others.
+"""GPUs of this machine: who holds memory of which, who waits for some, and the host memory of those that park.
 
-scaling/gpu_admission.py decides, and the supervisor acts on it. A parked predictor has moved its models to host memory
-and keeps its process (docs/how-to/gpus.md).
+scaling/gpu_admission.py decides, and the supervisor acts on it. Parked replicas (parking/) hold no GPU.
 """
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from time import monotonic
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from typing import Final, NamedTuple
 
 from pilotlight.targets.local.scaling import gpu_admission
 from pilotlight.targets.local.scaling.gpu_admission import Admission, Waiter
 from pilotlight.targets.local.supervisor.replica_record import Replica
-from pilotlight.wire.http_client import LoopbackResponse, request
+from pilotlight.wire.machine import total_memory
 
-PARK_S: Final = 120.0  # the first parking pins host memory of the size of the weights
-STATUS_S: Final = 5.0
-BUSY: Final = 503
-RETRY_S: Final = 0.1
-LINK_BYTES_PER_S: Final = 10e9  # from pinned memory to a GPU, at least (PCIe 3.0 x16: 12 GB/s)
+LEAVING: Final = ("parking", "draining")  # states of holders that will free their GPUs
 MEMORY_SHARE: Final = 0.25  # of the machine's memory, for all parked replicas together
 
 
@@ -116,11 +107,45 @@ class GpuQueue:
     def _holder(self, record: Replica, facts: GpuFacts, used: Mapping[int | str, int]) -> gpu_admission.Holder:
         gpus, memory = self.held[record.id]
         memory = max(memory, *used.values(), 0) if memory else memory  # one that uses more than it should counts so
-        leaving = facts.leaving or record.state in ("parking", "draining")
+        leaving = facts.leaving or record.state in LEAVING
         return gpu_admission.Holder(
             record.id, _service(record), gpus, memory, leaving, facts.evictable, facts.busy, facts.ready_at,
             facts.swap_s, facts.residence_s, facts.last_used,
         )  # fmt: skip
+
+    def bytes_used(self, record: Replica) -> int:
+        """Return the bytes of GPU memory that a replica uses, as measured, else as it holds; 0: not known."""
+        devices = self.find()
+        if used := self.usage(devices).get(record.id):
+            return sum(used.values())
+        if record.gpu_memory:
+            return record.gpu_memory * len(record.gpus)
+        return sum(device.used_bytes for device in devices if device.id in record.gpus)
+
+    def blocking_contexts(self, decision: Admission, records: Mapping[str, Replica]) -> list[str]:
+        """Return the parked replicas whose CUDA contexts should leave their GPUs.
+
+        Another one has got such a GPU whole, or waits for memory of it where no holder leaves.
+        """
+        whole = {gpu for name, gpus in decision.admitted.items() if not self.held[name].memory for gpu in gpus}
+        evicted = {each.replica for each in decision.evictions}
+        going = {
+            gpu
+            for name, hold in self.held.items()
+            if name in evicted or self._leaves(records[name])
+            for gpu in hold.gpus
+        }
+        short = [name for name, need in self.waiting.items() if need.memory]
+
+        def is_needed(parked: Replica, gpu: int | str) -> bool:
+            waits = any(name != parked.id and gpu in (records[name].gpus or (gpu,)) for name in short)
+            return gpu in whole or (waits and gpu not in going)
+
+        parked = [each for each in records.values() if each.state == "parked"]
+        return [each.id for each in parked if any(is_needed(each, gpu) for gpu in each.gpus)]
+
+    def _leaves(self, record: Replica) -> bool:
+        return self.facts(record).leaving or record.state in LEAVING
 
     def usage(self, devices: Sequence[Device]) -> dict[str, dict[int | str, int]]:
         """Return the bytes that processes of each replica use, by device; nothing where NVML shows no processes."""
@@ -194,62 +219,9 @@ def _nvml() -> list[tuple[Device, str]]:
         pynvml.nvmlShutdown()
 
 
-class ParkResult(NamedTuple):
-    """Result of parking: host memory in use and the mean time of a wake so far, 0: none; or the error."""
-
-    host_bytes: int = 0
-    wake_s: float = 0.0
-    error: str = ""
-
-
-async def park(replica: Replica, token: str) -> ParkResult:
-    """Park all ready models of a replica, one after the other; ensembles hold no GPU memory and are skipped."""
-    send = partial(request, replica.port, host=replica.host, token=token)
-    status = await send("/status", STATUS_S)
-    if not status.ok or not _names(status, "READY", "PARKED"):
-        return ParkResult(error=_error("/status", status))
-    ensembles: set[str] = set()
-    for name in _names(status, "READY"):
-        path = f"/v2/repository/models/{quote(name, safe='')}/park"
-        response = await _request_park(send, path)
-        if not response.ok:
-            config = await send(f"/v2/models/{quote(name, safe='')}/config", STATUS_S)
-            if "ensemble_scheduling" not in config.json():
-                return ParkResult(error=_error(path, response))
-            ensembles.add(name)
-    status = await send("/status", STATUS_S)
-    awake = [name for name in _names(status, "READY") if name not in ensembles]
-    if not status.ok or awake:
-        return ParkResult(error=f"{', '.join(awake) or 'its state'} was not parked")
-    found = status.json()
-    return ParkResult(int(found.get("parked_bytes") or 0), float(found.get("wake_seconds") or 0.0))
-
-
-def swap_seconds(result: ParkResult, parking_s: float) -> float:
-    """Return what the next parking and wake will take: as the last ones, before the first wake by the bytes alone.
-
-    The first parking allocates the host memory and copies the weights to it, which later ones need not.
-    """
-    return parking_s + result.wake_s if result.wake_s else result.host_bytes / LINK_BYTES_PER_S
-
-
-def _names(status: LoopbackResponse, *states: str) -> list[str]:
-    rows = status.json().get("models") or ()
-    return list(dict.fromkeys(str(row.get("name")) for row in rows if row.get("state") in states))
-
-
-async def _request_park(send: "partial[Coroutine[Any, Any, LoopbackResponse]]", path: str) -> LoopbackResponse:
-    """Retry while the model is busy: requests routed before the table changed are finished first."""
-    until = monotonic() + PARK_S
-    while True:
-        response = await send(path, PARK_S, post=True)
-        if response.status != BUSY or monotonic() > until:
-            return response
-        await asyncio.sleep(RETRY_S)
-
-
-def _error(path: str, answer: LoopbackResponse) -> str:
-    return str(answer.json().get("error") or f"{path} answered {answer.status or 'nothing'}")
+def parking_budget() -> int:
+    """Return the bytes of host memory that all parked replicas may use together."""
+    return int(total_memory() * MEMORY_SHARE)
 
 
 def over_budget(replicas: Sequence[Replica], budget: int) -> list[Replica]:

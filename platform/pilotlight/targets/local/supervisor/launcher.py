@@ -4,7 +4,7 @@
 `pending` for long before they start. All calls are made in the event loop and return at once, coroutines excepted.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -99,6 +99,9 @@ class ReplicaHandle(Protocol):
         """Send SIGTERM to the server; cancel it while it is pending."""
 
     def kill(self) -> None: ...
+    def processes(self) -> Sequence[int]:
+        """Return the pids of its processes on this machine, the first one first; empty: not known."""
+
     def usage(self) -> Usage: ...
     def age_s(self) -> float:
         """Return the seconds since the server was started."""

@@ -16,7 +16,9 @@ from pilotlight.errors import PlatformError
 from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec, SecretVariables
 
 Json = Any
-State = Literal["waiting", "pending", "starting", "ready", "unready", "parking", "parked", "draining", "exited"]
+State = Literal[
+    "waiting", "pending", "starting", "ready", "unready", "parking", "parked", "waking", "draining", "exited"
+]
 PARKED_STATES: Final = ("parking", "parked")  # the process runs without GPU and without traffic
 BASE_S: Final = 1.0
 CAP_S: Final = 30.0
@@ -56,12 +58,23 @@ class Checks(Struct, frozen=True):
     host: str = "127.0.0.1"  # of all ports; `unix:FOLDER`, except of replicas that an older release started
 
 
+class Parking(Struct, frozen=True):
+    """How a replica leaves its GPU and stays. Its CUDA context may leave after the method's own part, by the driver."""
+
+    method: Literal["", "predictor", "engine", "driver"] = ""
+    engine: str = ""  # name in engine_programs.yaml, of the method `engine`
+    path: str = ""  # of the known request, which it must answer after a wake as before; empty: OpenAI's, if it has it
+    body: str = ""
+    model_bytes: int = 0  # as far as its models are pinned
+
+
 class Replica(Struct, frozen=True):
     """Record of one replica. `exit_code` and `signal` are set after the exit, if known.
 
     waiting → pending → starting → ready ⇄ unready → draining → exited; `reason` is why it is not ready or has ended.
     Pending: handed to a daemon or a queue that has not started it, or its model is being copied.
-    With parking: ready → parking → parked → ready; `reason` is what it waits for before it is ready again.
+    With parking: ready → parking → parked → waking → ready; `reason` is what it waits for before it is ready again.
+    Waking: it has its GPUs, and its memory is on the way back. Skipped if only its models wake, with the first request.
     """
 
     id: str
@@ -86,7 +99,15 @@ class Replica(Struct, frozen=True):
     signal: int | None = None
     crashed: bool = False  # exited without a stop request
     forked: bool = False  # by a pilot light
+    parking: Parking = Parking()
+    checkpointed: bool = False  # by the driver: no process of it has a CUDA context
+    discarded: bool = False  # its engine keeps no weights in host memory while it is parked
+    known_answer: str = ""  # digest of its answer to the known request; empty: its wakes are not verified
+    wake_s: float = 0.0  # that its last wake took
     unparkable: str = ""  # why it was ended instead of parked
+    parks_never: bool = False  # nor will another replica of its revision
+    wake_failure: str = ""  # why it was ended instead of made ready again
+    context_kept: str = ""  # why the driver cannot take its CUDA context while it is parked
     parked_at: float = 0.0  # seconds since the epoch
     parked_bytes: int = 0  # host memory held while parked
     swap_s: float | None = None  # that its last parking and a wake took; None: it was not parked yet

@@ -7,14 +7,13 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.targets.local.supervisor import gpus
 from pilotlight.targets.local.supervisor.launcher import (
     Ended,
     Launcher,
@@ -23,6 +22,8 @@ from pilotlight.targets.local.supervisor.launcher import (
     located,
     start_failure,
 )
+from pilotlight.targets.local.supervisor.parking.replica_parking import ReplicaParking
+from pilotlight.targets.local.supervisor.parking.self_parking import ParkResult, swap_seconds
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, read_status, run_probes
 from pilotlight.targets.local.supervisor.process_inspection import Identity
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica, Usage
@@ -31,7 +32,9 @@ from pilotlight.targets.secret_redaction import redact
 Json = Any
 RESEND_S: Final = 1.0
 FAILED_GRACE_S: Final = 5.0  # a predictor that never served has nothing to finish
+CHECKPOINTED_GRACE_S: Final = 1.0  # calls of CUDA at its exit would wait for a restore
 log = logging.getLogger("pilotlight.supervisor")
+Parked = Callable[["SupervisedReplica", ParkResult], None]
 
 
 class SupervisedReplica:
@@ -41,10 +44,11 @@ class SupervisedReplica:
         self,
         record: Replica,
         launch: Launch | None,
+        parking: ReplicaParking,
         changed: Callable[[Replica], None],
         ended: Callable[["SupervisedReplica", Ended], None],
     ) -> None:
-        self.record, self.launch = record, launch
+        self.record, self.launch, self._parker = record, launch, parking
         self.stop_requested = self.muted = False
         self.end_reason = record.reason if record.state == "draining" else ""  # of an end caused by the supervisor
         self._changed, self._ended = changed, ended
@@ -52,6 +56,7 @@ class SupervisedReplica:
         self._handle: ReplicaHandle | None = None  # None: not started, or its start has failed
         self._probing: asyncio.Task[None] | None = None
         self._parking: asyncio.Task[None] | None = None
+        self._freeing: asyncio.Task[None] | None = None
         self._reading: asyncio.Future[Mapping[str, Json]] | None = None
         self._killer: asyncio.TimerHandle | None = None
 
@@ -78,7 +83,7 @@ class SupervisedReplica:
         if self.record.state == "draining":
             self._kill_in(self.record.checks.grace_s)
             self._probing = asyncio.get_running_loop().create_task(self._resend_sigterm())
-        elif self.record.state not in (*PARKED_STATES, "pending"):
+        elif self.record.state not in (*PARKED_STATES, "pending", "waking"):
             self.probe(handle.age_s())
 
     async def _resend_sigterm(self) -> None:
@@ -118,6 +123,7 @@ class SupervisedReplica:
 
     def drain(self, grace_s: float, reason: str = "") -> None:
         """Send SIGTERM and kill after `grace_s`; a second call can only shorten the time."""
+        grace_s = min(grace_s, CHECKPOINTED_GRACE_S) if self.record.checkpointed else grace_s
         if self.record.state != "draining":  # a second SIGTERM would make the predictor drop its requests
             self.stop_probing()
             self.update(state="draining", reason=reason)
@@ -125,26 +131,73 @@ class SupervisedReplica:
                 self._handle.terminate()
         self._kill_in(grace_s)
 
-    def park(self, token: str, done: Callable[["SupervisedReplica", str], None]) -> None:
-        """Start parking; `done` gets the error, or an empty string on success."""
+    def park(self, gpu_bytes: int, done: Parked) -> None:
+        """Start parking a replica that uses `gpu_bytes`; `done` gets the result."""
         self.stop_probing()
         self.update(state="parking", reason="")
-        self._parking = asyncio.get_running_loop().create_task(self._park(token, done))
+        self._parking = asyncio.get_running_loop().create_task(self._park(gpu_bytes, done))
 
-    async def _park(self, token: str, done: Callable[["SupervisedReplica", str], None]) -> None:
-        started = time.monotonic()
-        result = await gpus.park(self.record, token)
+    async def _park(self, gpu_bytes: int, done: Parked) -> None:
+        began = time.monotonic()
+        result = await self._parker.park(self.record, self.processes, gpu_bytes)
         self._parking = None
         if not result.error:
-            swap_s = gpus.swap_seconds(result, time.monotonic() - started)
-            self.update(state="parked", parked_at=time.time(), parked_bytes=result.host_bytes, swap_s=swap_s)
-        done(self, result.error)
+            if result.checkpointed:  # also where its own method has failed
+                self.update(parking=replace(self.record.parking, method="driver"))
+            past = result._replace(wake_s=result.wake_s or self.record.wake_s)
+            swap_s = swap_seconds(past, time.monotonic() - began)
+            self.update(
+                state="parked", swap_s=swap_s, parked_at=time.time(), parked_bytes=result.host_bytes,
+                discarded=result.discarded, checkpointed=result.checkpointed, known_answer=result.known_answer,
+            )  # fmt: skip
+        done(self, result)
 
-    def unpark(self) -> None:
-        """Make it ready again, even while it is being parked: its models wake with the first request."""
+    def free_context(self, done: Callable[[], object]) -> None:
+        """Let the driver take the CUDA context of a parked replica, then call `done`."""
+        if self._freeing is None and not self.record.checkpointed and not self.record.context_kept:
+            self._freeing = asyncio.get_running_loop().create_task(self._free_context(done))
+
+    async def _free_context(self, done: Callable[[], object]) -> None:
+        # Before the call: if this supervisor ends during it, the next one must restore it.
+        self.update(checkpointed=True)
+        error = await self._parker.free_context(self.processes)
+        self._freeing = None
+        if error:
+            self.update(checkpointed=False, context_kept=error)
+        else:
+            done()
+
+    def unpark(self, failed: Callable[["SupervisedReplica", str], None]) -> None:
+        """Make it ready again, even while it is being parked, or call `failed`.
+
+        Models of our predictor wake with the first request, unless it has a known request to answer before.
+        """
         self.stop_probing()
+        record = self.record
+        if record.parking.method != "predictor" or record.checkpointed or record.known_answer:
+            self.update(state="waking", reason="")
+            self._parking = asyncio.get_running_loop().create_task(self._wake(failed))
+        else:
+            self._awake()
+
+    async def _wake(self, failed: Callable[["SupervisedReplica", str], None]) -> None:
+        began = time.monotonic()
+        error = await self._parker.wake(self.record, self.processes)
+        self._parking = None
+        if error:
+            failed(self, error)
+            return
+        if self.record.parking.method != "predictor":
+            self.update(parked_bytes=0)  # ours keeps its copy of the weights
+        self.update(checkpointed=False, discarded=False, wake_s=round(time.monotonic() - began, 3))
+        self._awake()
+
+    def _awake(self) -> None:
         self.update(state="ready", reason="")
         self.probe(self._handle.age_s() if self._handle is not None else 0.0)
+
+    def processes(self) -> Sequence[int]:
+        return self._handle.processes() if self._handle is not None else ()
 
     def kill(self, why: str = "") -> None:
         self.end_reason = self.end_reason or why
@@ -209,10 +262,10 @@ class SupervisedReplica:
         self._ended(self, ended)
 
     def stop_probing(self) -> None:
-        for task in (self._parking, self._reading, self._probing):
+        for task in (self._parking, self._freeing, self._reading, self._probing):
             if task is not None:
                 task.cancel()
-        self._parking = self._reading = self._probing = None
+        self._parking = self._freeing = self._reading = self._probing = None
 
     async def detach(self) -> None:
         """Stop watching and leave it running."""

@@ -20,8 +20,10 @@ from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, Admission, Gpu, Rules, impossible
 from pilotlight.targets.local.supervisor import container_command, logs, shim
-from pilotlight.targets.local.supervisor.gpus import Device, GpuFacts, GpuQueue, Hold, find_devices
+from pilotlight.targets.local.supervisor.gpus import Device, GpuFacts, GpuQueue, Hold, find_devices, parking_budget
 from pilotlight.targets.local.supervisor.launcher import NOT_STARTED, Ended, Launcher, ReplicaHandle
+from pilotlight.targets.local.supervisor.parking.replica_parking import ReplicaParking, parking_of
+from pilotlight.targets.local.supervisor.parking.self_parking import ParkResult
 from pilotlight.targets.local.supervisor.process_inspection import OrphanReaper, replica_of_process
 from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
@@ -97,10 +99,14 @@ class Supervisor:
         self._sweeps: list[asyncio.Task[None]] = []
         self.secrets: dict[tuple[str, str], Mapping[str, str]] = {}  # by service; nowhere but in memory
         self.gpus = GpuQueue(devices, gpu_facts, clock, partial(replica_of_process, home), gpu_rules)
+        self._parking = ReplicaParking(self._token, parking_budget)
         self._running: dict[str, SupervisedReplica] = {}
         self._none_left = asyncio.Event()
         self._orphans = OrphanReaper(home, self._running)
         self._housekeeper = Housekeeper(self._running, processes)
+
+    def _token(self) -> str:
+        return self._home.token.read_text().strip() if self._home.token.exists() else ""
 
     @property
     def limits(self) -> str:
@@ -173,17 +179,22 @@ class Supervisor:
             running.drain(grace_s)
 
     def park(self, replica_id: str) -> None:
-        """Make the predictor free its GPUs while the process stays; drain a replica that cannot park."""
-        token = self._home.token
-        self._find(replica_id).park(token.read_text().strip() if token.exists() else "", self._parked)
+        """Make a replica free its GPUs while its processes stay; drain one that cannot park."""
+        running = self._find(replica_id)
+        running.park(self.gpus.bytes_used(running.record), self._parked)
 
-    def _parked(self, running: SupervisedReplica, error: str) -> None:
-        if error:
+    def _parked(self, running: SupervisedReplica, result: ParkResult) -> None:
+        if result.error:
             running.stop_requested = True
-            running.update(unparkable=error)
+            running.update(unparkable=result.error, parks_never=result.never)
             running.drain(running.record.checks.grace_s)
         elif running.record.state == "parked" and self.gpus.release(running.record.id):
             self.admit()  # not if it was unparked in the meantime
+
+    def _wake_failed(self, running: SupervisedReplica, error: str) -> None:
+        running.stop_requested = True
+        running.update(wake_failure=error)
+        running.kill("it could not be made ready again after it was parked")
 
     def admit(self) -> Admission:
         """Start or unpark the replicas that get their GPUs now; the caller sees to what must leave for others."""
@@ -195,24 +206,27 @@ class Supervisor:
                 continue
             if running.record.state == "parked":
                 running.update(gpu_memory=hold.memory)
-                running.unpark()
+                running.unpark(self._wake_failed)
             elif running.record.state == "waiting":
                 self._start(running, *hold)
         for name, reason in decision.reasons.items():
             if name in self.gpus.waiting:
                 self._running[name].update(reason=reason)
+        records = {name: running.record for name, running in self._running.items()}
+        for name in self.gpus.blocking_contexts(decision, records):
+            self._running[name].free_context(self.admit)
         return decision
 
     def unpark(self, replica_id: str) -> None:
         """Make a parked replica ready once its GPUs are free; its models load back with the first request."""
         running = self._find(replica_id)
         if running.record.state == "parking":
-            running.unpark()  # it still holds its GPUs
+            running.unpark(self._wake_failed)  # it still holds its GPUs
         record = running.record
         if record.state != "parked":
             return
         if not record.gpus or replica_id in self.gpus.held:  # by a callback of its parking: it has not left yet
-            running.unpark()
+            running.unpark(self._wake_failed)
         elif self.gpus.enqueue(replica_id, len(record.gpus), record.gpu_memory):
             self.admit()
 
@@ -245,7 +259,9 @@ class Supervisor:
             if record.gpus and record.state != "parked":
                 self.gpus.held[record.id] = Hold(record.gpus, record.gpu_memory)
             running.adopt(found)
-            if record.state == "parking":
+            if record.state == "waking" or (record.state == "parking" and record.parking.method != "predictor"):
+                running.unpark(self._wake_failed)  # nobody knows how far it was
+            elif record.state == "parking":
                 self.park(record.id)  # the request may not have been sent; parking is idempotent
         self._orphans.kill()
         self._processes.remove_leftovers(self._running)
@@ -273,6 +289,7 @@ class Supervisor:
             task.cancel()
         for launcher in self._launchers.values():
             await launcher.close(leave_running)
+        await self._parking.close()
 
     def _find(self, replica_id: str) -> SupervisedReplica:
         if replica_id not in self._running:
@@ -280,7 +297,7 @@ class Supervisor:
         return self._running[replica_id]
 
     def _register(self, record: Replica, launch: Launch | None) -> SupervisedReplica:
-        running = SupervisedReplica(record, launch, self._on_change, self._exited)
+        running = SupervisedReplica(record, launch, self._parking, self._on_change, self._exited)
         self._running[record.id] = running
         self._none_left.clear()
         self._housekeeper.wake()
@@ -333,4 +350,5 @@ def _record(launch: Launch, home: Home) -> Replica:
         metrics_port=ports.metrics,
         launcher=revision.target,
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
+        parking=parking_of(revision.container, revision.service),
     )

@@ -108,3 +108,10 @@ def test_who_holds_and_who_waits_for_gpu_memory_is_exported() -> None:
     found = metrics_export.gpus([shared, whole, parked, waits], {"d": 3.5}, {"0": 80, "1": 40})
     assert values(found[0], "gpu", "state") == {("0", "ready"): 88, ("1", "ready"): 40}
     assert values(found[1], "revision") == {(NAME,): 3.5}
+
+
+def test_the_host_memory_of_parked_replicas_and_their_last_wake_are_exported() -> None:
+    parked, awake = replica(state="parked", own="a", parked_bytes=5), replica(own="b", parked_bytes=3, wake_s=0.5)
+    found = metrics_export.gpus([parked, awake], {}, {})
+    assert values(found[2], "revision") == {(NAME,): 5}
+    assert values(found[3], "revision") == {(NAME,): 0.5}

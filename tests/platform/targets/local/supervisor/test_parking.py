@@ -9,7 +9,8 @@ from tests.onnx_models import write_python
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch
 
 from pilotlight.targets.local.control_process_launcher import token
-from pilotlight.targets.local.supervisor.gpus import LINK_BYTES_PER_S, Device, ParkResult, over_budget, swap_seconds
+from pilotlight.targets.local.supervisor.gpus import Device, over_budget
+from pilotlight.targets.local.supervisor.parking.self_parking import LINK_BYTES_PER_S, ParkResult, swap_seconds
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch, Replica
 
 PARKS = """

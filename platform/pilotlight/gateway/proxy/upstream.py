@@ -78,15 +78,15 @@ class LiveReplica:
         return first
 
     def take_idle(self) -> "Upstream | None":
-        """Return an idle connection that is not known to be closing."""
-        while self.idle:
-            upstream = self.idle.pop()
-            if not upstream.closing:
-                return upstream
+        """Return an idle connection that is not known to be closing, and not about to."""
+        for index in range(len(self.idle) - 1, -1, -1):
+            upstream = self.idle[index]
+            if not (upstream.closing or upstream.settling):
+                return self.idle.pop(index)
         return None
 
     def put_idle(self, upstream: "Upstream", now: float) -> None:
-        if self.retired or upstream.closing or len(self.idle) >= MAX_IDLE:
+        if self.retired or len(self.idle) >= MAX_IDLE:
             upstream.close()
         else:
             upstream.idle_since = now
@@ -173,8 +173,8 @@ class ResponseSink(Protocol):
 
 class Upstream(FlowControlledProtocol):
     __slots__ = (
-        "_body", "_buffer", "_eof", "_refused", "_reusable", "_sent", "_sent_before", "_socket", "_status", "_streamed",
-        "_unix", "closing", "idle_since", "replica", "sink",
+        "_body", "_buffer", "_eof", "_refused", "_reusable", "_sent", "_sent_before", "_socket", "_status", "_unix",
+        "closing", "idle_since", "replica", "settling", "sink",
     )  # fmt: skip
 
     def __init__(self, replica: LiveReplica) -> None:
@@ -191,7 +191,7 @@ class Upstream(FlowControlledProtocol):
         self._buffer = b""
         self._body: BodyReader | None = None
         self._status = 0
-        self._reusable, self._streamed = True, False
+        self._reusable, self.settling = True, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -242,7 +242,7 @@ class Upstream(FlowControlledProtocol):
         """Send a request's head with the part of its body that is buffered."""
         self.sink = sink
         self._sent_before = self._sent
-        self._status, self._reusable, self._streamed = 0, True, False
+        self._status, self._reusable = 0, True
         length = sum(map(len, parts))
         self._sent += length
         if self._unix:
@@ -307,7 +307,7 @@ class Upstream(FlowControlledProtocol):
             self._complete(sink)
             return
         sink.forward_head(head, data[:end], length)
-        self._streamed = b"text/event-stream" in head.lowered
+        self.settling = b"text/event-stream" in head.lowered
         unchunked = length == CHUNKED and sink.reads_payload
         self._body = body = ChunkedBody(collect=True) if unchunked else new_body(length)
         if length == UNTIL_CLOSE:
@@ -346,12 +346,12 @@ class Upstream(FlowControlledProtocol):
         if self._paused:
             self.resume()
         # Before `finish`, which may dispatch a queued request to this replica: it then reuses the connection.
-        if not (self._reusable and sink.body_complete):
-            self.close()
-        elif self._streamed:
-            asyncio.get_running_loop().call_later(SETTLE_S, self.replica.put_idle, self, now)
-        else:
+        if self._reusable and sink.body_complete:
             self.replica.put_idle(self, now)
+            if self.settling:
+                asyncio.get_running_loop().call_later(SETTLE_S, setattr, self, "settling", False)
+        else:
+            self.close()
         sink.finish(self._status, now)
 
     def _fail_malformed(self, sink: ResponseSink) -> None:

@@ -15,8 +15,10 @@ from bench.growth.curves import BENCHMARK as GROWTH
 from bench.growth.curves import Growth
 from bench.load import BenchError
 from bench.promises import promises
-from bench.report import HEADLINES, ROWS, conditions, side_by_side, table
+from bench.report import HEADLINES, ROWS, conditions, loads, side_by_side, table
 from bench.rounds import BENCHMARK, Result
+from bench.simulation import SUBJECT as SIMULATION
+from bench.simulation import table as simulation_table
 from bench.text import report as text
 
 Document = dict[str, Any]
@@ -63,6 +65,16 @@ def targets_section(results: Path) -> str:
 def embedded_section(results: Path) -> str:
     newest = newest_result(results, embedded.SUBJECT)
     return embedded.headlines(Result.from_dict(json.loads(newest.read_text())), f"../bench/results/{newest.stem}.md")
+
+
+def simulation_section(results: Path) -> str:
+    if not _documents(results, SIMULATION):
+        return "No result yet: `python -m bench.simulation` on an idle machine."
+    newest = newest_result(results, SIMULATION)
+    document = json.loads(newest.read_text())
+    machine = document["machine"]
+    where = f"{document['date'][:10]}, {machine['cpu']}, {machine['cores']} cores{loads(machine)}"
+    return f"{simulation_table(document)}\n\n{where}: [`{newest.stem}`](../bench/results/{newest.stem}.json)."
 
 
 def growth_section(results: Path) -> str:
@@ -113,6 +125,7 @@ BENCHMARKS_PAGE: Sections = {
     "bench": peers_section,
     "bench-targets": targets_section,
     "bench-embedded": embedded_section,
+    "bench-simulation": simulation_section,
     "bench-text": text_section,
     "bench-prefix": prefix_section,
     "bench-growth": growth_section,

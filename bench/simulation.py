@@ -24,7 +24,6 @@ import aiohttp
 import numpy as np
 from tests.ports import free_port
 
-from bench.__main__ import RESULTS
 from bench.machine import describe, load_average, slug
 from pilotlight.simulation.trace import Trace
 from pilotlight.simulation.traces.table import read_trace
@@ -45,6 +44,7 @@ TRACES: Mapping[str, str] = {
 HELD_OUT = ("spikes", "diurnal")
 BARS: Mapping[str, float] = {"cold_starts": 0.10, "replica_seconds": 0.10, "p50": 0.20, "p99": 0.20}
 RUNS = 3
+SUBJECT = "simulation"
 SERVICE = "nap"
 SERVICE_S, LOAD_S = 0.25, 4.0
 MODEL = f"""
@@ -281,9 +281,11 @@ def main(arguments: Sequence[str]) -> int:
             bench.platformctl("down")
     date = datetime.now(UTC).isoformat(timespec="seconds")
     machine = {**describe(), "load_after": load_average()}
-    result = {"benchmark": "simulation", "date": date, "machine": machine, "profile": profile, "traces": traces}
+    result = {"benchmark": SUBJECT, "date": date, "machine": machine, "profile": profile, "traces": traces}
     print(table(result))
     if options.keep:
+        from bench.__main__ import RESULTS  # it imports this module for the page
+
         stem = RESULTS / f"{date[:10]}-{slug(describe())}-simulation"
         stem.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
         stem.with_suffix(".md").write_text(f"# Simulation against the embedded platform\n\n{table(result)}\n")

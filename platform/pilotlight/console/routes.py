@@ -17,7 +17,7 @@ from pilotlight.api.middlewares import allow_anonymous, read_small_body, require
 from pilotlight.api.route_types import Area, Route
 from pilotlight.api.services import flag_parameter
 from pilotlight.api.target_adapters import BACKEND, TOKEN
-from pilotlight.console import actions, live_feed, manifest_routes, try_model
+from pilotlight.console import actions, live_feed, manifest_routes, try_model, what_if
 from pilotlight.console.sessions import (
     PREFIX,
     SESSION_TTL_S,
@@ -120,6 +120,7 @@ def areas(served: Iterable[Area]) -> tuple[Area, ...]:
         Route("GET", SESSION, get_session),
         Route("DELETE", SESSION, logout),
         Route("POST", try_model.PATH, try_model.send_request),
+        *what_if.ROUTES,
     )
     files = (
         Route("GET", "/", root),

@@ -6,6 +6,7 @@ import { milliseconds, percent, replicas, short } from "./format.js";
 import { serviceHistory } from "./history.js";
 import { phase } from "./phases.js";
 import { scaling } from "./scaling.js";
+import { whatIf } from "./what_if.js";
 
 const HEADINGS = ["Revision", "Traffic", "Replicas", "Model", "p50", "p99", "Errors", "Requests", "Cold starts"];
 
@@ -16,6 +17,7 @@ export function revisionsTab(id) {
     let latest = null;
     const update = keyed(listing.body, () => revisionRow(() => latest));
     const scale = scaling(id);
+    const simulation = whatIf(id);
     const starts = el("div", { class: "starts" });
     const node = el(
         "div",
@@ -23,6 +25,7 @@ export function revisionsTab(id) {
         history.node,
         el("section", { class: "card flush" }, el("h2", {}, "Revisions"), listing.node),
         scale.node,
+        simulation.node,
         el("section", { class: "card" }, el("h2", {}, "Latest cold start, by phase"), starts),
     );
     return {
@@ -36,6 +39,7 @@ export function revisionsTab(id) {
         leave() {
             history.leave();
             scale.leave();
+            simulation.leave();
         },
     };
 }

@@ -73,6 +73,9 @@ def _http(case: Case, address: Address) -> Outcome:
             outcome["body"] = json.loads(text)
         except ValueError:
             outcome["body"] = text
+    if isinstance(body := outcome.get("body", outcome.get("error")), str) and body.startswith("data: "):
+        events = [json.loads(each.removeprefix("data: ")) for each in body.strip().split("\n\n")]
+        outcome |= {"body": events} if answer.status < 400 else {"error": events[0]["error"]}
     if "shows" in case:
         outcome["shows"] = all(each in text for each in case["shows"])
     return outcome

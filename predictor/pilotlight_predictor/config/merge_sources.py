@@ -86,6 +86,8 @@ def _conflicts(settings: Settings, merged: ParsedSource) -> Iterator[str]:
             f"{origins['model.example']}: model.example = {model.example[:60]} needs --model-path; for the models of a "
             "repository, put an example.json into the folder of each"
         )
+    if settings.server.as_triton and "*" in model.load_models and len(model.load_models) > 1:
+        yield f"{origins['model.load_models']}: model.load_models has * and others, must be * alone"
     if model.load_models and model.control_mode != "explicit":
         yield (
             f"{origins['model.load_models']}: model.load_models = {', '.join(model.load_models)}, must be empty while "

@@ -158,6 +158,10 @@ class ServerSettings(SettingsGroup):
     )  # fmt: skip
 
     @property
+    def as_triton(self) -> bool:
+        return self.compat == "triton"
+
+    @property
     def not_ready_status(self) -> int:
         """HTTP status of a server that is not ready: 400 for Triton and TRTIS, 503 for load balancers."""
         return 400 if self.compat else 503

@@ -46,7 +46,9 @@ def read_region(where: str, parameters: Parameters) -> SharedMemorySlice:
 
 
 def region_parameters(shared: SharedMemorySlice) -> dict[str, Any]:
-    """Return the parameters of an output in shared memory."""
+    """Return the parameters of an output in shared memory; none of a region without a name."""
+    if not shared.region:
+        return {}
     parameters = {REGION: shared.region, "shared_memory_byte_size": shared.byte_size}
     return {**parameters, "shared_memory_offset": shared.offset} if shared.offset else parameters
 

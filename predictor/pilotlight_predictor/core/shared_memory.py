@@ -40,7 +40,7 @@ class SharedMemory:
         self._folder = folder
         self._regions: dict[str, Region] = {}
 
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+    def register(self, name: str, key: str, offset: int, byte_size: Any) -> None:
         self._check_enabled()
         if not name or len(name) > MAX_NAME:
             raise BadRequest(f"name has {len(name)} characters, must have 1 to {MAX_NAME}")

@@ -20,7 +20,6 @@ from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inpu
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.frontends.auth import Action
-from pilotlight_predictor.frontends.forwarded_headers import add_headers
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response, model_routes
 from pilotlight_predictor.models.model_version import ModelVersion
@@ -33,6 +32,7 @@ from pilotlight_predictor.protocols.run_inference import (
     off_loop,
     run_inference,
 )
+from pilotlight_predictor.protocols.triton_requests import complete_parameters
 from pilotlight_predictor.protocols.v1_codec import read_document, tensor_pieces, to_tensor
 from pilotlight_predictor.protocols.v2.infer import version_of
 from pilotlight_predictor.protocols.v2.infer_response import error_body
@@ -63,7 +63,7 @@ def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[Tens
     _sort_fields(document, "", known, batched, request.inputs, parameters)
     if isinstance(nested, dict):
         _sort_fields(nested, f"{PARAMETERS}.", known, batched, request.inputs, parameters)
-    apply_parameters(request, parameters)
+    apply_parameters(request, parameters, reserved=False)  # a name with triton_ is one of the caller's, as in Triton
     return request
 
 
@@ -128,7 +128,7 @@ async def generate_stream(server: Server, request: HttpRequest) -> HttpResponse:
     else:
         infer_request = decode_generate(*arguments)
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
-    add_headers(infer_request, request.forwarded)
+    complete_parameters(infer_request, request)
     served = server.find(infer_request.model, infer_request.version)
     return await GenerateEvents(server, request, served, infer_request).respond()
 

@@ -252,7 +252,8 @@ def pack_values(
     one does not fit the datatype."""
     count = len(values)
     if count != prod(shape):
-        raise BadRequest(f"{where}.data has {count} elements, shape {list(shape)} takes {prod(shape)}")
+        kind = " of BYTES" if datatype == "BYTES" else ""
+        raise BadRequest(f"{where}.data has {count} elements{kind}, shape {list(shape)} takes {prod(shape)}")
     try:
         array = np.empty(shape, _PACKED_TYPES[datatype])
     except ValueError:  # with a dimension of 0, numpy still checks the product of the others

@@ -12,12 +12,12 @@ from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
 from pilotlight_predictor.errors import Cancelled, QueueFull
-from pilotlight_predictor.frontends.forwarded_headers import add_headers
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import HUGE, SHORT, encoding_size
+from pilotlight_predictor.protocols.triton_requests import complete_parameters
 from pilotlight_predictor.server.handler_context import Server
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def run_inference(
     `as_text`: numbers are encoded as text, so a long response of them is encoded in a thread, as one of strings is.
     """
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID, "")
-    add_headers(infer_request, request.forwarded)
+    complete_parameters(infer_request, request)
     finish = finish or request.finish
 
     def send(response: HttpResponse) -> None:

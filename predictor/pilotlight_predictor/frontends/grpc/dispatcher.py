@@ -21,7 +21,7 @@ from pilotlight_predictor.frontends.grpc.headers import CallHead
 from pilotlight_predictor.frontends.grpc.message_reader import RejectedMessage
 from pilotlight_predictor.frontends.http.access_log import RequestObserver
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, valid_text
-from pilotlight_predictor.frontends.http.router import error_response
+from pilotlight_predictor.frontends.http.router import TRITON_SERVICE, error_response
 from pilotlight_predictor.frontends.restricted_apis import GRPC_PREFIX, RestrictedApis
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.server.handler_context import Server
@@ -67,7 +67,7 @@ class GrpcRequest(HttpRequest):
     def next_message(self) -> "GrpcRequest":
         """Return a request for the next message of the same stream."""
         request = GrpcRequest(self.path, self.headers, self.peer, self.time_left)
-        request.forwarded = self.forwarded
+        request.forwarded, request.as_triton = self.forwarded, self.as_triton
         return request
 
 
@@ -229,6 +229,7 @@ class MethodHandler:
         settings = self._admission.settings
         restricted = RestrictedApis(settings.grpc_restricted_apis, "protocol", GRPC_PREFIX)
         self._restriction = restricted.of(method.action, path)
+        self._as_triton = settings.as_triton and path.startswith(TRITON_SERVICE)
         self._forwarding = HeaderForwarding(settings.grpc_header_forward_pattern)
         checks = self._admission.checks_every_request(method.action, protocol)
         self.checks_caller = checks or self._restriction is not None
@@ -237,6 +238,7 @@ class MethodHandler:
 
     def new_request(self, transport: CallTransport) -> GrpcRequest:
         request = GrpcRequest(self._path, transport.head.headers, transport.peer, transport.time_left)
+        request.as_triton = self._as_triton
         if self._forwarding:
             request.forwarded = self._forwarding.forwarded(transport.head.headers.items())
         observer = self._dispatcher.observer()

@@ -57,8 +57,8 @@ class HttpRequest:
     """
 
     __slots__ = (
-        "abandoned", "body", "finish", "forwarded", "headers", "method", "on_abandon", "params", "path", "peer",
-        "query", "sole_client", "started",
+        "abandoned", "as_triton", "body", "finish", "forwarded", "headers", "method", "on_abandon", "params", "path",
+        "peer", "query", "sole_client", "started",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,7 @@ class HttpRequest:
         self.finish = finish
         self.started = started
         self.params = _NO_PARAMS
+        self.as_triton = False  # errors and parameters are those of Triton
         self.forwarded = _NO_PARAMS  # headers that become parameters of the inference
         self.on_abandon: Callable[[], None] | None = None
         self.abandoned = False

@@ -7,7 +7,7 @@ The only place where an exception becomes an HTTP status. Both HTTP servers, the
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from pilotlight.contract import HEADER_REQUEST_ID, HEADER_TRACEPARENT
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 Handler = Callable[["Server", HttpRequest], HttpResponse | Awaitable[HttpResponse] | None]
 ErrorBody = Callable[[PredictorError], HttpResponse]
 SocketHandler = Callable[["Server", WebSocketSession], Awaitable[None]]
+
+
+TRITON_PROTOCOLS: Final = frozenset({"v2", "generate"})
+TRITON_SERVICE: Final = "/inference."
 
 
 class Route(NamedTuple):
@@ -84,6 +88,7 @@ class Dispatcher:
         self._shapes = _by_length(protocols)
         self._cache: dict[tuple[str, str], Match] = {}
         settings = admission.settings
+        self._as_triton = settings.as_triton
         self._restricted = RestrictedApis(settings.http_restricted_apis, "API")
         self.forwarding = HeaderForwarding(settings.http_header_forward_pattern)
         self.observer: RequestObserver | None = None
@@ -152,6 +157,9 @@ class Dispatcher:
         `counted`: it has been, by its handler, and only its response is refused.
         """
         protocol = match.protocol if match else self._protocol_for(request, error)
+        request.as_triton = self._as_triton and protocol.name in TRITON_PROTOCOLS
+        if match is not None:
+            request.params = match.params
         response = error_response(protocol.error_body, error, request)
         if match is None or match.route.action is not Action.INFER:
             return response
@@ -190,6 +198,8 @@ class Dispatcher:
     def serve(self, request: HttpRequest, match: Match) -> None:
         """Handle an admitted request; the response is sent by `request.finish`, perhaps later."""
         request.params = match.params
+        if self._as_triton:
+            request.as_triton = match.protocol.name in TRITON_PROTOCOLS
         if self.observer is not None:
             self.observer.attach(request, match.route.pattern)
         if self.request_logger is not None and match.route.action is Action.INFER:
@@ -259,7 +269,7 @@ def error_response(error_body: ErrorBody, error: Exception, request: HttpRequest
         error = PredictorError("internal error; see the server's log")
     elif error.status == 500:
         request_id = _log_failure(request, str(error), None, error.request_id)
-    response = error_body(error)
+    response = error_body(_as_triton(error, request) if request.as_triton else error)
     headers = dict(response.headers or {})
     if request_id and request_id.isascii() and request_id.isprintable():
         headers[HEADER_REQUEST_ID] = request_id
@@ -273,6 +283,13 @@ def error_response(error_body: ErrorBody, error: Exception, request: HttpRequest
         headers["Accept-Encoding"] = "gzip, deflate"
     response.headers = headers or None
     return response
+
+
+def _as_triton(error: PredictorError, request: HttpRequest) -> PredictorError:
+    from pilotlight_predictor.frontends.triton_errors import triton_error  # not for servers in the default mode
+
+    transport = "grpc" if request.path.startswith(TRITON_SERVICE) else "http"
+    return triton_error(error, f"{transport} {request.path}", request.params.get("model", ""), len(request.body))
 
 
 def _log_failure(request: HttpRequest, message: str, error: Exception | None, known_as: str = "") -> str:

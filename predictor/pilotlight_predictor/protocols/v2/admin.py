@@ -14,6 +14,7 @@ from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpRespon
 from pilotlight_predictor.frontends.http.router import Route
 from pilotlight_predictor.protocols.json_values import LONG
 from pilotlight_predictor.protocols.run_inference import decode_long
+from pilotlight_predictor.protocols.triton_requests import check_load, log_changes, trace_changes
 from pilotlight_predictor.repository.load_parameters import config_parameter, file_parameters, json_object
 from pilotlight_predictor.repository.model_config import valid_model_name
 from pilotlight_predictor.server.handler_context import Server
@@ -36,6 +37,8 @@ async def load(server: Server, request: HttpRequest) -> HttpResponse:
         config, files = _load_parameters(body)
     else:
         config, files = await decode_long(server, body, _load_parameters, body)
+    if request.as_triton and len(body) <= LONG:
+        check_load(_parameters(_decode(body)), request.params.get("repository", ""))
     await load_model(server, name, config, files)
     return HttpResponse(200, [])
 
@@ -48,15 +51,33 @@ async def load_model(server: Server, name: str, config: dict[str, Any] | None, f
 
 
 async def unload(server: Server, request: HttpRequest) -> HttpResponse:
-    await unload_model(server, _model(request), _parameters(_read_json_object(request)))
+    if request.as_triton:
+        check_load({}, request.params.get("repository", ""))
+    await unload_model(server, _model(request), _unload_parameters(request))
     return HttpResponse(200, [])
+
+
+def _unload_parameters(request: HttpRequest) -> dict[str, Any]:
+    """Return the parameters; Triton reads only a valid one."""
+    try:
+        parameters = _parameters(_read_json_object(request))
+    except BadRequest:
+        if not request.as_triton:
+            raise
+        return {}
+    dependents = isinstance(parameters.get("unload_dependents"), bool)
+    return parameters if dependents or not request.as_triton else {}
 
 
 async def unload_model(server: Server, name: str, parameters: dict[str, Any]) -> None:
     dependents = parameters.get("unload_dependents", False)
     if not isinstance(dependents, bool):
         raise BadRequest(f"parameters.unload_dependents = {dependents!r}, must be true or false")
-    await server.control.unload(name, dependents)
+    try:
+        await server.control.unload(name, dependents)
+    except NotFound:
+        if not server.settings.server.as_triton:  # Triton reports success
+            raise
 
 
 async def park(server: Server, request: HttpRequest) -> HttpResponse:
@@ -122,9 +143,11 @@ def shared_memory_status(server: Server, request: HttpRequest) -> HttpResponse:
 def register(server: Server, request: HttpRequest) -> HttpResponse:
     document = _read_json_object(request)
     key, offset = document.get("key"), document.get("offset", 0)
+    if request.as_triton and not len(request.body):
+        raise BadRequest("the body is not valid JSON: it is empty")
     if not isinstance(key, str):
         raise BadRequest(f"key = {key!r}, must be the name of a shared memory object, such as /my_tensors")
-    server.shared_memory.register(request.params["region"], key, offset, document.get("byte_size", 0))
+    server.shared_memory.register(request.params["region"], key, offset, document.get("byte_size"))
     return HttpResponse(200, [])
 
 
@@ -166,7 +189,14 @@ def log_settings(server: Server, _: HttpRequest) -> HttpResponse:
 
 
 def change_log_settings(server: Server, request: HttpRequest) -> HttpResponse:
-    return json_response(server.log_settings.change(_read_json_object(request)))
+    document = _settings(request)
+    changes = log_changes(document, server.log_settings.values()) if request.as_triton else document
+    return json_response(server.log_settings.change(changes))
+
+
+def _settings(request: HttpRequest) -> dict[str, Any]:
+    """Return the settings to change; Triton takes an empty list for none."""
+    return {} if request.as_triton and bytes(request.body).strip() == b"[]" else _read_json_object(request)
 
 
 LOG_ROUTES = (
@@ -180,7 +210,9 @@ def trace_settings(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 def change_trace_settings(server: Server, request: HttpRequest) -> HttpResponse:
-    return json_response(server.traces.change(_read_json_object(request), _traced_model(server, request)))
+    document, model = _settings(request), _traced_model(server, request)
+    changes = trace_changes(document, server.traces.settings(model)) if request.as_triton else document
+    return json_response(server.traces.change(changes, model))
 
 
 def _traced_model(server: Server, request: HttpRequest) -> str:

@@ -10,11 +10,11 @@ from pilotlight.contract import HEADER_INFERENCE_LENGTH, HEADER_REQUEST_ID
 from pilotlight_predictor.core.request_parameters import in_huge_request
 from pilotlight_predictor.core.requests import NEWEST, InferRequest, size_of
 from pilotlight_predictor.errors import BadRequest, Unsupported
-from pilotlight_predictor.frontends.forwarded_headers import add_headers
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import HUGE, LONG, SHORT
 from pilotlight_predictor.protocols.run_inference import await_response
+from pilotlight_predictor.protocols.triton_requests import complete_parameters
 from pilotlight_predictor.protocols.v2.infer_response import LENGTH, MAX_ID, Finish, batch_reply_for, respond
 from pilotlight_predictor.protocols.v2.request_codec import decode_raw_request, decode_request
 from pilotlight_predictor.protocols.v2.request_templates import TemplateCache
@@ -82,7 +82,7 @@ def _infer(
     server: Server, request: HttpRequest, served: ModelVersion, infer_request: InferRequest, finish: Finish
 ) -> None:
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID) or infer_request.id[:MAX_ID]
-    add_headers(infer_request, request.forwarded)
+    complete_parameters(infer_request, request)
     done = partial(respond, server, request, served, infer_request, finish)
     server.metrics.in_flight += 1
     try:

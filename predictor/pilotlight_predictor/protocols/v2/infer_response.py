@@ -65,6 +65,9 @@ def _make_response(
     if isinstance(result, Exception):
         return error_response(error_body, result, request)
     try:
+        if request.as_triton and result.shared_outputs:  # Triton repeats no parameters of a region
+            places = result.shared_outputs.items()
+            result.shared_outputs = {name: place._replace(region="") for name, place in places}
         header_length, pieces = encode_response(infer_request, result)
         accept = request.headers.get("accept-encoding")
         if header_length is None and not accept:

@@ -160,6 +160,8 @@ def _inputs(
             size = (wire.parameters or {}).get("binary_data_size")
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
                 where = f"inputs[{len(inputs)}] ('{wire.name}')"
+                if size is not None:
+                    raise BadRequest(f"{where}: binary_data_size = {size!r}, must be 0 or more, without data")
                 raise BadRequest(f"{where} has neither data nor a binary_data_size of 0 or more")
             if position + size > len(blobs):
                 missing = position + size - len(blobs)
@@ -210,9 +212,12 @@ def check_reserved(names: Iterable[str]) -> None:
             raise BadRequest(f"parameters.{name} is reserved; choose another name")
 
 
-def apply_parameters(request: InferRequest, parameters: Parameters) -> None:
-    """Apply parameters that concern the server; all of them are passed on to the model. Raise BadRequest."""
-    check_reserved(parameters)
+def apply_parameters(request: InferRequest, parameters: Parameters, *, reserved: bool = True) -> None:
+    """Apply parameters that concern the server; all of them are passed on to the model. Raise BadRequest.
+
+    `reserved`: names of the server are refused.
+    """
+    check_reserved(parameters if reserved else parameters.keys() & RESERVED)
     request.parameters = parameters
     binary = parameters.get("binary_data_output", False)
     if not isinstance(binary, bool):

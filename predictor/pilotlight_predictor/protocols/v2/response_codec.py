@@ -102,7 +102,8 @@ def _external_output(request: InferRequest, response: InferResponse, name: str, 
             return None
         blobs.append(blob := encode_raw(tensor))
         parameters = {"binary_data_size": len(blob)}
-    return dump_json({"name": name, "datatype": tensor.datatype, "shape": tensor.array.shape, "parameters": parameters})
+    document = {"name": name, "datatype": tensor.datatype, "shape": tensor.array.shape}
+    return dump_json({**document, "parameters": parameters} if parameters else document)
 
 
 def is_long(request: InferRequest, response: InferResponse, may_compress: bool) -> bool:

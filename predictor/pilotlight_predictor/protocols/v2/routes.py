@@ -5,7 +5,7 @@ from typing import Any
 
 from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.tensors import TensorSpec
-from pilotlight_predictor.errors import NotFound, PredictorError
+from pilotlight_predictor.errors import BadRequest, NotFound, PredictorError
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse, json_response
 from pilotlight_predictor.frontends.http.router import Route, ServingProtocol, model_routes
@@ -44,6 +44,8 @@ def models(server: Server, _: HttpRequest) -> HttpResponse:
 
 def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
     name, version = request.params["model"], version_of(request)
+    if request.as_triton:
+        return _ready_as_triton(server, name, version)
     try:
         served = server.registry.find(name, version)
     except NotFound:
@@ -60,6 +62,16 @@ def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
         reason = served.executor.problem
     document = {"name": name, "ready": False, "reason": server.visible_reason(request, reason)}
     return json_response(document, server.not_ready_status)
+
+
+def _ready_as_triton(server: Server, name: str, version: int) -> HttpResponse:
+    """Return an empty response, or raise BadRequest, without a reason, for any model that is not ready."""
+    try:
+        if server.registry.find(name, version).executor.alive:
+            return HttpResponse(200, [])
+    except PredictorError:
+        pass
+    raise BadRequest("Model version not ready")
 
 
 def model_metadata(server: Server, request: HttpRequest) -> HttpResponse:

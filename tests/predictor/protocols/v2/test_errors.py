@@ -85,6 +85,7 @@ REACHED: dict[str, str] = {
     "Unreadable": "test_what_is_no_message_is_refused_by_a_status (../../frontends/grpc/server/test_raw_sockets.py)",
     "Unauthenticated": "test_every_route_asks_for_its_token (test_access.py)",
     "Forbidden": "test_every_route_asks_for_its_token (test_access.py)",
+    "Restricted": "test_a_restricted_call_needs_the_key_of_its_group (../../frontends/test_restricted_apis.py)",
     "ShapeMismatch": "test_a_request_of_another_shape_that_fails_is_the_clients_fault"
     " (../../backends/test_torch_derived_signature.py)",
     "NotFound": "test_an_unknown_model_or_version_is_not_found (test_routes.py)",

@@ -12,14 +12,22 @@ from pilotlight.contract import HEADER_REQUEST_ID
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.config import Limits
 from pilotlight_predictor.core.requests import InferRequest, InferResponse
-from pilotlight_predictor.errors import Cancelled, Unsupported
-from pilotlight_predictor.frontends.forwarded_headers import add_headers
+from pilotlight_predictor.errors import BadRequest, Cancelled, Unsupported
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcRequest, Messages, UnaryCall, grpc_error
 from pilotlight_predictor.frontends.grpc.ordered_stream import OrderedResponseWriter, in_request_order
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import encoding_size
 from pilotlight_predictor.protocols.run_inference import MANY
-from pilotlight_predictor.protocols.v2.grpc.infer_request import EMPTY_FINAL, Head, decode_infer, is_plain, peek_id
+from pilotlight_predictor.protocols.triton_requests import complete_parameters
+from pilotlight_predictor.protocols.v2.grpc.infer_request import (
+    EMPTY_FINAL,
+    ID_FIELD,
+    MODEL_FIELD,
+    Head,
+    decode_infer,
+    is_plain,
+    peek_text,
+)
 from pilotlight_predictor.protocols.v2.grpc.infer_response import (
     FINAL,
     encode_infer,
@@ -38,7 +46,7 @@ MAX_ID: Final = 128  # characters of an id in the log
 def infer(server: Server, request: GrpcRequest) -> bytes | Awaitable[bytes]:
     if len(request.body) >= LONG and not is_plain(request.body):
         return _infer_later(server, request)
-    infer_request = decode_infer(request.body, server.shared_memory.find)
+    infer_request = _decode(server, request)
     served = _find_unary(server, request, infer_request)
     result = served.infer_inline(infer_request, server.limits)
     if result is None:
@@ -72,7 +80,7 @@ async def infer_streamed(server: Server, request: GrpcRequest) -> bytes:
     """Run one request of a stream and return its last response; every response says whether it is final."""
     async with request.writer.read_lock if request.writer is not None else nullcontext():
         if len(request.body) < LONG or is_plain(request.body):
-            infer_request = decode_infer(request.body, server.shared_memory.find)
+            infer_request = _decode(server, request)
         else:
             infer_request = await _decode_long(server, request)
         served = _find(server, request, infer_request)
@@ -109,6 +117,15 @@ async def _write_parts(
     return b""
 
 
+def _decode(server: Server, request: GrpcRequest) -> InferRequest:
+    try:
+        return decode_infer(request.body, server.shared_memory.find)
+    except BadRequest:
+        if request.as_triton:  # its errors name the model
+            request.params = {"model": peek_text(request.body, MODEL_FIELD)}
+        raise
+
+
 async def _decode_long(server: Server, request: GrpcRequest) -> InferRequest:
     """Decode in a thread. A started thread cannot be cancelled and holds the message until it ends."""
     message, find, begun = request.body, server.shared_memory.find, False
@@ -140,7 +157,7 @@ def _find(server: Server, request: GrpcRequest, infer_request: InferRequest) -> 
     if server.settings.server.compat:
         infer_request.binary_output = True
     infer_request.request_id = request.headers.get(HEADER_REQUEST_ID) or infer_request.id[:MAX_ID]
-    add_headers(infer_request, request.forwarded)
+    complete_parameters(infer_request, request)
     return served
 
 
@@ -208,6 +225,6 @@ def stream(_: Server, request: GrpcRequest, messages: Messages, call_unary: Unar
         except Cancelled:
             raise
         except Exception as error:
-            return encode_stream_error(grpc_error(error, part).message, peek_id(message))
+            return encode_stream_error(grpc_error(error, part).message, peek_text(message, ID_FIELD))
 
     return in_request_order(messages, respond, MAX_AHEAD)

@@ -39,6 +39,7 @@ from pilotlight_predictor.protocols.v2.request_codec import (
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"  # in a stream: send a final response even if it is empty
 _DOUBLE: Final = struct.Struct("<d")
+MODEL_FIELD: Final = 1
 ID_FIELD: Final = 3
 RAW_FIELD: Final = 7
 APART: Final = frozenset(number << 3 | protobuf.BYTES for number in (0, ID_FIELD, RAW_FIELD))  # 0 is invalid
@@ -121,11 +122,11 @@ def decode_infer(
     return request
 
 
-def peek_id(message: Buffer) -> str:
-    """Return the id of a request that could not be decoded; empty if there is none."""
+def peek_text(message: Buffer, field: int) -> str:
+    """Return a text of a request that could not be decoded; empty if there is none."""
     with suppress(protobuf.MalformedMessage, BadRequest):
         for number, _, value in limited_fields(memoryview(message)):
-            if number == ID_FIELD:
+            if number == field:
                 return protobuf.text(value, "id")
     return ""
 

@@ -11,6 +11,7 @@ from pilotlight_predictor.errors import BadRequest, NotFound, PredictorError, Un
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import MessageHandler, Method, Service, message_handler
 from pilotlight_predictor.models.model_version import ModelVersion
+from pilotlight_predictor.protocols.triton_requests import check_load, log_changes, trace_changes
 from pilotlight_predictor.protocols.v2.admin import NO_CUDA, NO_SUCH_CUDA, checked_name, load_model, unload_model
 from pilotlight_predictor.protocols.v2.grpc import infer_methods
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
@@ -27,6 +28,8 @@ def index(server: Server, message: Message) -> Message:
 
 async def load(server: Server, message: Message) -> Message:
     name, parameters = model_name(message), plain_parameters(message)
+    if server.settings.server.as_triton:
+        check_load(parameters, message.get("repository_name", "") if message.get("model_name") else "")
     await load_model(server, name, config_parameter(parameters), file_parameters(parameters, bytes_parameter))
     return {"model_name": name, "isLoaded": True}
 
@@ -74,6 +77,8 @@ def refuse_cuda(_: Server, __: Message) -> Message:
 
 def log_settings(server: Server, message: Message) -> Message:
     settings = read_log_settings(message)
+    if server.settings.server.as_triton:
+        settings = log_changes(settings, server.log_settings.values())
     return log_settings_message(server.log_settings.change(settings) if settings else server.log_settings.values())
 
 
@@ -95,6 +100,8 @@ def log_settings_message(settings: dict[str, Any]) -> Message:
 def trace_setting(server: Server, message: Message) -> Message:
     settings, name = read_trace_settings(message)
     model = server.find(name).name if name else ""
+    if server.settings.server.as_triton:
+        settings = trace_changes(settings, server.traces.settings(model))
     return trace_settings_message(server.traces.change(settings, model) if settings else server.traces.settings(model))
 
 

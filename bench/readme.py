@@ -15,7 +15,7 @@ from bench.growth.curves import BENCHMARK as GROWTH
 from bench.growth.curves import Growth
 from bench.load import BenchError
 from bench.promises import promises
-from bench.report import HEADLINES, ROWS, conditions, loads, side_by_side, table
+from bench.report import HEADLINES, ROWS, conditions, side_by_side, table
 from bench.rounds import BENCHMARK, Result
 from bench.simulation import SUBJECT as SIMULATION
 from bench.simulation import table as simulation_table
@@ -73,7 +73,7 @@ def simulation_section(results: Path) -> str:
     newest = newest_result(results, SIMULATION)
     document = json.loads(newest.read_text())
     machine = document["machine"]
-    where = f"{document['date'][:10]}, {machine['cpu']}, {machine['cores']} cores{loads(machine)}"
+    where = f"{document['date'][:10]}, {machine['cpu']}, {machine['cores']} cores, load average {machine['load_after']}"
     return f"{simulation_table(document)}\n\n{where}: [`{newest.stem}`](../bench/results/{newest.stem}.json)."
 
 

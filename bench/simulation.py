@@ -272,6 +272,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of each trace ({RUNS})")
     parser.add_argument("--keep", action="store_true", help="write the result to bench/results")
     options = parser.parse_args(arguments)
+    machine = describe()
     with tempfile.TemporaryDirectory() as folder:
         bench = started(Path(folder))
         try:
@@ -280,13 +281,13 @@ def main(arguments: Sequence[str]) -> int:
         finally:
             bench.platformctl("down")
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    machine = {**describe(), "load_after": load_average()}
+    machine["load_after"] = load_average()
     result = {"benchmark": SUBJECT, "date": date, "machine": machine, "profile": profile, "traces": traces}
     print(table(result))
     if options.keep:
         from bench.__main__ import RESULTS  # it imports this module for the page
 
-        stem = RESULTS / f"{date[:10]}-{slug(describe())}-simulation"
+        stem = RESULTS / f"{date[:10]}-{slug(machine)}-simulation"
         stem.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
         stem.with_suffix(".md").write_text(f"# Simulation against the embedded platform\n\n{table(result)}\n")
     missed = [

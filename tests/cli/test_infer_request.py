@@ -98,6 +98,19 @@ def test_a_table_is_given_by_its_column_names(value: Any) -> None:
         infer_request.from_json([{"sqm": 1}, {"new": 1}], [table], "")
 
 
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"instances": rows}])
+def test_rows_go_to_the_columns_of_a_table_in_their_order(wrap: Any) -> None:
+    table = [InputSpec("sqm", "FP64", (-1, 1)), InputSpec("town", "BYTES", (-1, 1))]
+
+    def sent(value: Any) -> list[Any]:
+        return [(each["shape"], each["data"]) for each in document(infer_request.from_json(value, table, ""))["inputs"]]
+
+    assert sent(wrap([[80.5, "Ulm"], [70, "Bonn"]])) == [([2, 1], [80.5, 70]), ([2, 1], ["Ulm", "Bonn"])]
+    assert sent([80.5, "Ulm"]) == [([1, 1], [80.5]), ([1, 1], ["Ulm"])]
+    with pytest.raises(UsageError, match="the model has 2 columns: sqm, town"):
+        infer_request.from_json(wrap([[80.5, "Ulm"], [70]]), table, "")
+
+
 def test_an_optional_input_needs_no_choice() -> None:
     inputs = [InputSpec("text", "BYTES", (-1,)), InputSpec("text_pair", "BYTES", (-1,), optional=True)]
     assert [each["name"] for each in document(build_body("text", "hi", inputs, ""))["inputs"]] == ["text"]

@@ -60,7 +60,7 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
 
 def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
     """Build a request from a whole V2 body, values by input name, or the values of one input, also as V1 instances."""
-    value = _by_columns(value, {each.name for each in with_columns(inputs)})
+    value = _by_columns(value, inputs, {each.name for each in with_columns(inputs)}, positional=not name)
     if isinstance(value, dict) and "inputs" in value:
         return InferRequest(json.dumps(value).encode(), {"Content-Type": "application/json"})
     if isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in (each.name for each in inputs):
@@ -71,15 +71,28 @@ def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferReques
     return encode([_json_tensor(select_input(inputs, name), value)])
 
 
-def _by_columns(value: Any, names: Collection[str]) -> Any:
-    """Return rows that are objects, also as V1 instances, as lists by input name; all else as it is."""
+def _by_columns(value: Any, inputs: Sequence[InputSpec], names: Collection[str], *, positional: bool) -> Any:
+    """Return rows, also as V1 instances, as lists by input name; all else as it is.
+
+    Rows are objects, or lists for a model of a table, whose inputs are all columns [-1, 1]; there a flat list is a row.
+    """
     v1 = isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in names
     rows = value["instances"] if v1 else value
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+    if not isinstance(rows, list) or not rows:
         return value
-    if any(row.keys() != rows[0].keys() for row in rows):
-        raise UsageError("the rows have different names", "each row must be an object with the same names")
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    if all(isinstance(row, dict) for row in rows):
+        if any(row.keys() != rows[0].keys() for row in rows):
+            raise UsageError("the rows have different names", "each row must be an object with the same names")
+        return {name: [row[name] for row in rows] for name in rows[0]}
+    if not positional or len(inputs) < 2 or any(each.shape != (-1, 1) for each in inputs):
+        return value
+    if not v1 and not any(isinstance(row, list) for row in rows):
+        rows = [rows]
+    if not all(isinstance(row, list) and len(row) == len(inputs) for row in rows):
+        columns = ", ".join(each.name for each in inputs)
+        hint = "each row must have a value for each, in this order; or give some by name: --data '{\"NAME\": …}'"
+        raise UsageError(f"the model has {len(inputs)} columns: {columns}", hint)
+    return {each.name: [row[index] for row in rows] for index, each in enumerate(inputs)}
 
 
 def _guessed(name: str, value: Any) -> InputSpec:

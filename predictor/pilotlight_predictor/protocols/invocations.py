@@ -78,11 +78,13 @@ def decode(model: str, content_type: str, body: Buffer, specs: Sequence[TensorSp
 def _decode_frame(
     model: str, names: Sequence[str], rows: Sequence[Sequence[Any]], specs: Sequence[TensorSpec], batched: bool
 ) -> DecodedPredict:
-    """Decode a table: by column names, or as a matrix for a model with one input of another name."""
+    """Decode a table: by column names; as a matrix if it has none, or for a model with one input of another name."""
     if not rows or any(len(row) != len(names) for row in rows):
         raise BadRequest(f"the table must have rows of {len(names)} values, at least one: {', '.join(names)}")
     columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
-    if len(specs) == 1 and columns.keys().isdisjoint({specs[0].name, *specs[0].columns}):
+    known = {name for spec in specs for name in (spec.name, *spec.columns)}
+    unnamed = list(columns) == list(map(str, range(len(names))))
+    if known and (unnamed or len(specs) == 1) and known.isdisjoint(columns):
         return decode_predict(model, NEWEST, {ROWS: list(map(list, rows))}, specs, batched=batched)
     return decode_predict(model, NEWEST, {COLUMNS: columns}, specs, batched=batched)
 

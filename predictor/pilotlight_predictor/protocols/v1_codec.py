@@ -199,7 +199,7 @@ def decode_predict(
     else:
         columns = document[COLUMNS]
         if not isinstance(columns, dict) or is_b64(columns):
-            columns = {_only(model, specs).name: columns}
+            columns = _by_position(columns, COLUMNS, specs) or {_only(model, specs).name: columns}
         _check_known(model, columns, known)
     inputs: Inputs = {}
     form, several = ROWS if by_rows else COLUMNS, max(len(specs), len(columns)) > 1
@@ -227,20 +227,33 @@ def _check_known(model: str, names: Iterable[str], known: Collection[str]) -> No
 def _columns(
     model: str, instances: Any, specs: Sequence[TensorSpec], known: Mapping[str, TensorSpec]
 ) -> dict[str, Any]:
-    """Turn rows into columns: an instance is the value of the only input, or an object with all inputs."""
+    """Turn rows into columns: an instance is the value of the only input, or has all: an object, or a table's row."""
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances must be a list with at least one instance")
     can_be_elements = len(specs) == 1 and specs[0].name != "b64"
     if not any(isinstance(instance, dict) for instance in instances) or (
         can_be_elements and all(is_b64(instance) or isinstance(instance, str) for instance in instances)
     ):
-        return {_only(model, specs).name: instances}
+        return _by_position(instances, ROWS, specs) or {_only(model, specs).name: instances}
     first = instances[0]
     _check_known(model, first if isinstance(first, dict) else (), known)
     for index, instance in enumerate(instances):
         if not isinstance(instance, dict) or not isinstance(first, dict) or instance.keys() != first.keys():
             raise BadRequest(f"instances[{index}] must be an object with the same names as instances[0]")
     return {name: [instance[name] for instance in instances] for name in first}
+
+
+def _by_position(rows: Any, where: str, specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Return the columns of a matrix for a model of a table, whose inputs are all columns [-1, 1]; else none."""
+    if len(specs) < 2 or any(spec.shape != (-1, 1) for spec in specs):
+        return {}
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
+        return {}
+    for index, row in enumerate(rows):
+        if len(row) != len(specs):
+            names = ", ".join(spec.name for spec in specs)
+            raise BadRequest(f"{where}[{index}] has {len(row)} values, the model has {len(specs)} columns: {names}")
+    return {spec.name: [[row[index]] for row in rows] for index, spec in enumerate(specs)}
 
 
 def _only(model: str, specs: Sequence[TensorSpec]) -> TensorSpec:

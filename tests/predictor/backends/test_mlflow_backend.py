@@ -350,8 +350,12 @@ RECORDS = [{"a": 1.0, "b": 0}, {"a": 4.0, "b": 1}]
         {"dataframe_split": SPLIT},
         {"dataframe_split": {"columns": ["b", "a"], "data": [[0, 1.0], [1, 4.0]], "index": [0, 1]}},
         {"dataframe_records": RECORDS},
+        {"dataframe_split": {"data": SPLIT["data"]}},
+        {"dataframe_split": {"columns": [0, 1], "data": SPLIT["data"]}},
         {"instances": RECORDS},
+        {"instances": SPLIT["data"]},
         {"inputs": {"a": [1.0, 4.0], "b": [0, 1]}},
+        {"inputs": SPLIT["data"]},
     ],
     ids=lambda body: next(iter(body)),
 )
@@ -374,6 +378,8 @@ def test_invocations_takes_csv(server: RunningServer) -> None:
         ({"dataframe_records": [], "instances": []}, "must have one of"),
         ({"dataframe_split": {"columns": ["a", "c"], "data": [[1, 2]]}}, "unexpected input 'c'"),
         ({"dataframe_records": [{"a": 1}]}, "missing inputs: b"),
+        ({"instances": [[1.0, 0], [4.0]]}, "instances[1] has 1 values, the model has 2 columns: a, b"),
+        ({"dataframe_split": {"data": [[1, 2, 3]]}}, "instances[0] has 3 values, the model has 2 columns: a, b"),
         ({}, "no input"),
         ({"inputs": [1], "params": 3}, "params must be an object"),
     ],
@@ -385,7 +391,8 @@ def test_what_invocations_refuses_is_told(server: RunningServer, body: Any, mess
 
 
 def test_v1_and_v2_take_columns_and_ping_answers(server: RunningServer) -> None:
-    assert server.post("/v1/models/wine:predict", {"instances": RECORDS}).json() == {"predictions": [0, 1]}
+    for rows in (RECORDS, SPLIT["data"]):
+        assert server.post("/v1/models/wine:predict", {"instances": rows}).json() == {"predictions": [0, 1]}
     inputs = [
         {"name": "a", "datatype": "FP64", "shape": [2, 1], "data": [1.0, 4.0]},
         {"name": "b", "datatype": "INT64", "shape": [2, 1], "data": [0, 1]},

@@ -12,13 +12,9 @@ from pilotlight.targets.local.store.schema import Verification
 
 Json = Any
 FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
-EXAMPLE: Final = (
-    "a request verifies it; or give it an example request (model.example of the manifest, example.json next to the "
-    "model)"
-)
-HINT: Final = f"{EXAMPLE}, or declare its inputs (INPUTS in model.py, config.pbtxt in the model's folder)"
+EXAMPLE: Final = "a request verifies it, or an example (model.example of the manifest, example.json beside the model)"
+HINT: Final = f"{EXAMPLE}, or declared inputs (INPUTS in model.py, config.pbtxt)"
 UNANSWERED: Final = "its model has not answered a request yet"
-READY: Final = f"ready, but {UNANSWERED}"
 
 
 def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -> Verification:

@@ -23,14 +23,14 @@ def unverified(**fields: Any) -> ServiceRun:
 def test_a_ready_service_whose_model_has_not_answered_is_ready_and_unverified_and_says_what_verifies_it() -> None:
     status = told(unverified(), replica())
     assert (status.phase, status.verified, status.revisions[0].verified) == ("Ready", False, False)
-    assert "a request verifies it" in status.message
+    assert status.message.startswith("its model has not answered a request yet; a request verifies it, or an example")
     assert conditions(status)["Ready"] == "True"
     assert [each.reason for each in status.conditions if each.type == "Ready"] == ["Unverified"]
 
 
 def test_a_model_that_rejects_zeros_of_its_declared_inputs_says_why_and_not_to_declare_them() -> None:
     message = told(unverified(warmup_failure="x must be positive"), replica()).message
-    assert "its warm-up with zeros failed: x must be positive; a request verifies it; or give it an example" in message
+    assert "its warm-up with zeros failed: x must be positive; a request verifies it, or an example" in message
     assert "declare" not in message
 
 

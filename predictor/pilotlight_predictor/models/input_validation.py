@@ -32,6 +32,7 @@ class InputValidator:
     def __init__(self, config: ModelConfig) -> None:
         self._model = config.name
         self._max_rows = config.max_batch_size
+        self._python = config.backend == "python"
         self._inputs = {tensor.name: tensor for tensor in config.inputs}
         self._names = frozenset(self._inputs)  # not the keys: the helper process gets this by a pickle
         self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
@@ -130,8 +131,14 @@ class InputValidator:
         expected = [-1, *dims] if self._max_rows else list(dims)
         raise BadRequest(
             f"unexpected shape for input '{declared.name}' for model '{self._model}':"
-            f" expected {expected}, got {list(shape)}"
+            f" expected {expected}, got {list(shape)}{self._fix_for_texts(declared, shape)}"
         )
+
+    def _fix_for_texts(self, declared: TensorConfig, shape: Shape) -> str:
+        """Return how a model.py takes several texts, if it got them for an argument that is one `str`."""
+        if not self._python or self._max_rows or (declared.datatype, declared.dims, len(shape)) != ("BYTES", (1,), 1):
+            return ""
+        return f"; a request has one {declared.name}: annotate it list[str], or declare it [-1], for several"
 
     def _rows(self, name: str, shape: Shape) -> int:
         rows = shape[0] if shape else 0

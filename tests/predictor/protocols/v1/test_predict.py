@@ -167,6 +167,8 @@ def test_python_models_without_inputs_take_text_and_named_values(
         (tmp_path / name / "1" / "model.py").write_text(code)
     server = serve(tmp_path)
     assert predict(server, "shout", {"instances": ["hi"]}) == ["HI"]
+    several = refused(server, "shout", {"instances": ["hi", "ho"]})
+    assert several.endswith("got [2]; a request has one text: annotate it list[str], or declare it [-1], for several")
     assert predict(server, "mood", {"instances": [{"text": "hi"}]}) == [{"label": "h", "score": 0.5}]
     assert predict(server, "scaled", {"instances": [{"x": 2, "by": 1.5}, {"x": 3, "by": 2}]}) == [3.0, 6.0]
     assert predict(server, "scaled", {"inputs": {"x": [2, 3], "by": [2, 2]}}) == [4, 6]

@@ -275,12 +275,12 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1", r"defines none of: def predict, class Model.*deploy /.*/model\.py:CLASS"),
-        ("def score(x): return x", r"defines none of: .*deploy /.*/model\.py:score --name \w+\)"),
-        ("class Wine: pass", r"defines none of: .*deploy /.*/model\.py:Wine --name \w+\)"),
+        ("x = 1", r"defines none of: def predict, .*as in model\.py:CLASS, or by the parameter class=CLASS$"),
+        ("def score(x): return x", r"defines none of: .*as in model\.py:score, or by the parameter class=score$"),
+        ("class Wine: pass", r"defines none of: .*as in model\.py:Wine, or by the parameter class=Wine$"),
         (
             "class A:\n    def predict(self, x): return x\nclass B(A): pass",
-            r"defines none of: .*deploy /.*/model\.py:A --name \w+\)",
+            r"defines none of: .*as in model\.py:A, or by the parameter class=A$",
         ),
         ("class Model: pass", r"class Model of model\.py has no method to serve: write predict\(self, x\)"),
         ("class Model:\n    def initialize(self, args): 1 / 0", "could not be initialised: ZeroDivisionError"),

@@ -7,7 +7,6 @@ def predict(x, y)           argument names are input names       functions.py; l
 """
 
 import inspect
-import shlex
 from collections.abc import Callable, Sequence
 from itertools import count
 from operator import index
@@ -220,8 +219,8 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
     name = next(iter(names), "CLASS")
     raise LoadFailed(
         f"{spec.path.name} defines none of: def predict, class Model or one class with predict, class "
-        f"TritonPythonModel, a subclass of kserve.Model; name a class or function by the parameter class "
-        f"(platformctl deploy {shlex.quote(f'{spec.path}:{name}')} --name {spec.config.name})"
+        f"TritonPythonModel, a subclass of kserve.Model; name what to serve behind the file, as in "
+        f"{spec.path.name}:{name}, or by the parameter class={name}"
     )
 
 

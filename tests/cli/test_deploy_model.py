@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import shlex
+import shutil
 import time
 import zipfile
 from collections.abc import Iterator
@@ -118,6 +119,20 @@ def test_the_options_of_a_model_reach_its_document_which_deploys_again(call: Cal
     refused = call("deploy", "flowers.onnx", "--save", "documents/lilies.yaml", "--dry-run")
     assert refused.code == 2
     assert "documents/lilies.yaml exists" in refused.err
+
+
+def test_a_path_with_spaces_is_quoted_in_the_commands_that_are_printed(call: Call, folder: Path) -> None:
+    assert call("deploy", "flowers.onnx", "--save", "my service.yaml", "--dry-run").code == 0
+    written = (folder / "my service.yaml").read_text()
+    assert "#   platformctl explain -f 'my service.yaml' " in written
+    assert "#   platformctl render -f 'my service.yaml' " in written
+    assert "platformctl explain -f 'my service.yaml'\n" in call("explain", "my service.yaml").err
+    made = call("init", "flowers.onnx", "--to", "my other.yaml")
+    assert "next: platformctl deploy -f 'my other.yaml'; what was decided" in made.err
+    (folder / "my models").mkdir()
+    for name in ("a.onnx", "b.onnx"):
+        shutil.copy(folder / "flowers.onnx", folder / "my models" / name)
+    assert "platformctl deploy './my models/a.onnx'\n" in call("deploy", "./my models", "--dry-run").err
 
 
 def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, folder: Path) -> None:
@@ -357,5 +372,9 @@ def test_models_of_files_classes_hubs_and_stores_answer(
     assert call("deploy", "./talk").code == 0
     answer = call("infer", "talk", "--text", "hello", "-o", "json")  # of a decoupled model, as text models are
     assert json.loads(answer.out)["text_output"] == "hello", answer.err
+    refused = call("infer", "talk", "--text", "hello there", "--outputs", "text_output")
+    assert (refused.code, refused.out) == (2, "")
+    assert "talk generates text: --outputs is for models with one response of tensors" in refused.err
+    assert "leave it out: platformctl infer talk --text 'hello there'\n" in refused.err
     (revision,) = json.loads(call("status", "talk", "-o", "json").out)["revisions"]
     assert not revision["error_percent"], "sent by generate: V2 would answer 501, which counts as an error"

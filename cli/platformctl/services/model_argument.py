@@ -57,7 +57,7 @@ def kind_of(word: str) -> Kind:
     model, documents = detect(path), list(_documents(path))
     if model is not None and documents and path.is_dir():
         message = f"{word} has a model ({model.phrase}) and a document ({documents[0].name})"
-        raise UsageError(message, f"platformctl deploy {documents[0]}, or name the model's own file")
+        raise UsageError(message, f"platformctl deploy {shlex.quote(str(documents[0]))}, or name the model's own file")
     return "documents" if documents and model is None else "model"
 
 
@@ -85,7 +85,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     own = detected.format if detected else None
     if local and not model_format and (folder := _hugging_face_folder(Path(path))) is not None:
         message = f"{word} holds only the weights of a Hugging Face model, which its folder describes"
-        raise UsageError(message, f"platformctl deploy {folder if str(folder)[0] in './' else f'./{folder}'}")
+        raise UsageError(message, f"platformctl deploy {shlex.quote(seen_from(str(folder), '-'))}")
     if known and own and own.name != known.name and own.backend and known.backend not in ("", own.backend):
         message = f"{word} has format {own.name} ({own.phrase}), not {known.name}"
         raise UsageError(message, "leave --format out: our predictor detects the format of a local model itself")
@@ -127,7 +127,8 @@ def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> Non
     models = [each for each in sorted(folder.iterdir()) if each.is_file() and by_name(each.name) == known]
     if len(models) > 1 and not any(each.stem == "model" for each in models):
         message = f"{word} has {len(models)} models: {', '.join(each.name for each in models)}"
-        raise UsageError(message, f"name the file: platformctl deploy {word.rstrip('/')}/{models[0].name}")
+        file = shlex.quote(f"{word.rstrip('/')}/{models[0].name}")
+        raise UsageError(message, f"name the file: platformctl deploy {file}")
 
 
 def _hugging_face_folder(path: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Profiles of `platformctl profile --write`: a copy of the service is deployed, loaded, woken and deleted again."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,7 +124,7 @@ def write(profile: Profile, file: Path) -> None:
         raise PlatformError(f"{file} cannot be written: {error.strerror}") from error
     rows = [("LEVEL", "SAMPLES", "P50", "P99"), *rows_of(profile)]
     output.data(profile.to_dict(), output.columns(rows, indent=""))
-    output.note(f"written to {file}; platformctl simulate --profile {file} uses it")
+    output.note(f"written to {file}; platformctl simulate --profile {shlex.quote(str(file))} uses it")
 
 
 def rows_of(profile: Profile) -> list[tuple[str, str, str, str]]:

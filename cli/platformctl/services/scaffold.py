@@ -5,6 +5,7 @@ serverless. What the target does not support is left out (plan/support/target_su
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -95,7 +96,7 @@ def document(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=False,  # noqa: S701 - YAML
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    jinja.filters["scalar"] = _text
+    jinja.filters.update(scalar=_text, quoted=shlex.quote)
     known = find_format(model.format)
     least = LEAST_MEMORY_MIB.get(known.extra if known else "", 512)
     return jinja.get_template("service.yaml.j2").render(

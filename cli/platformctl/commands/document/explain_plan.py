@@ -1,6 +1,7 @@
 """`platformctl explain`: decisions about a service with reasons, candidate runtimes, or what an error code means."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -61,7 +62,7 @@ def _explain_codes(words: Sequence[str]) -> None:
 
 def _no_code(word: str) -> UsageError:
     if Path(word).exists():
-        return UsageError(f"{word} is a file", f"platformctl explain -f {word}")
+        return UsageError(f"{word} is a file", f"platformctl explain -f {shlex.quote(word)}")
     if re.fullmatch(r"[A-Z]+-?\d+", word):
         return UsageError(f"{word} is not an error code: those begin with PL", "docs/reference/errors.md lists them")
     hint = f"if it is a service: platformctl status {word}; the decisions about a manifest: platformctl explain -f FILE"

@@ -3,6 +3,7 @@
 On a terminal it prompts for what no flag says; elsewhere the defaults are used.
 """
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def init(
         output.note(f"{warning}: deploy refuses it until it is pinned")
         output.note("if you trust it: the same command with --trust-pickle --force")
     elif file != "-":
-        there = f"-f {file}" if target == "local" else f"-f {file} --target {target}"
+        there = f"-f {shlex.quote(file)}" + ("" if target == "local" else f" --target {target}")
         output.note(f"next: platformctl deploy {there}; what was decided: platformctl explain {there}")
 
 

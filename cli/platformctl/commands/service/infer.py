@@ -1,6 +1,7 @@
 """`platformctl infer`: one inference request, built from the model's metadata."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,11 +78,13 @@ def infer(
         models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
         if len(models) == 1 and not model:  # a repository, whose model has a name of its own
             called, path, metadata_reply = models[0], *read_metadata(gateway, models[0], timeout)
-        metadata = parse_reply(metadata_reply, called, models)
-        inputs = inputs_of(metadata)
+        inputs = inputs_of(parse_reply(metadata_reply, called, models))
         request = infer_request.with_outputs(build_body(kinds[0], sources[kinds[0]], inputs, input_name), outputs)
-        is_prompt = not outputs and input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs}
-        prompt = sources["text"] if is_prompt else None
+        is_prompt = input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs}
+        if is_prompt and outputs and is_decoupled(gateway, path, timeout):
+            hint = f"leave it out: platformctl infer {name} --text {shlex.quote(sources['text'] or 'TEXT')}"
+            raise UsageError(f"{called} generates text: --outputs is for models with one response of tensors", hint)
+        prompt = sources["text"] if is_prompt and not outputs else None
         reply = send(gateway, path, request, prompt, timeout)
     answer = parse_reply(reply, called, service=key[1])
     cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
@@ -94,6 +97,15 @@ def read_metadata(gateway: Gateway, model: str, timeout: float) -> tuple[str, Ht
     """Return the path of a model and the response with its metadata."""
     path = f"/v2/models/{quote(model, safe='')}"
     return path, gateway.request("GET", path, timeout=timeout)
+
+
+def is_decoupled(gateway: Gateway, path: str, timeout: float) -> bool:
+    """Whether a model may give several responses to a request, by its configuration; other servers have none."""
+    reply = gateway.request("GET", f"{path}/config", timeout=timeout)
+    try:
+        return reply.status == 200 and json.loads(reply.body)["model_transaction_policy"]["decoupled"] is True
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def send(

@@ -114,6 +114,9 @@ class ReplicaSet:
     def tick(self, now: float) -> bool:
         """End a second of traffic and decide if it is time; return whether another tick is needed."""
         self.traffic.tick(now)
+        return self.decide(now)
+
+    def decide(self, now: float) -> bool:
         active = self.active
         if not (active or self.desired or self.traffic.waiting or min_replicas(self.scenario.scaling)):
             return bool(self.replicas)

@@ -1,8 +1,9 @@
-"""Simulation of a scenario: exact where the trace has single requests and not too many of them, else approximate."""
+"""Simulation of a scenario: exact up to two million requests, else approximate."""
 
 from dataclasses import replace
 from typing import Final
 
+from pilotlight.simulation.approximate import simulate_approximately
 from pilotlight.simulation.conditions import Condition
 from pilotlight.simulation.exact import simulate_exactly
 from pilotlight.simulation.replica_set import DEFAULT_COLD_START_S
@@ -20,9 +21,11 @@ def simulate(
     slo: Condition | None = None,
 ) -> Simulation:  # fmt: skip
     """Return the result. The same arguments give the same result."""
-    if isinstance(trace, CountTrace):
-        trace = trace.expanded(seed)
-    result = simulate_exactly(scenario, profile, trace, seed)
+    if trace.requests > MAX_EXACT:
+        result = simulate_approximately(scenario, profile, trace, seed)
+    else:
+        single = trace.expanded(seed) if isinstance(trace, CountTrace) else trace
+        result = simulate_exactly(scenario, profile, single, seed)
     return replace(
         result, prices=prices or Prices(), slo_seconds=slo.value if slo else None,
         assumptions=(*assumptions(profile, trace), *result.assumptions),

@@ -62,6 +62,10 @@ class TriggerMetrics:
         self._scraped_at = self._queried_at = float("-inf")
         self._values: dict[str, float | None] = {}
 
+    @property
+    def used(self) -> bool:
+        return bool(self._metrics)
+
     def scrape(self, now: float, report: BackendReport | None, serving: Iterable[ServingReplica]) -> None:
         if not self._metrics:
             return

@@ -165,38 +165,43 @@ def buckets(observed: Observed, metric: str, window_s: float, now: float) -> dic
     concurrency = metric != "rps"
     pending = observed.waiting + observed.in_flight if concurrency else observed.waiting
     last = present = math.floor(now)
+    # Requests that arrived after the newest sample: count them now, or a wake-up would look idle.
+    if pending and observed.samples and now - observed.samples[-1].at > REPORT_DELAY_S:
+        load[last] = float(pending)
     for sample in reversed(observed.samples):
         at = math.floor(sample.at)
-        # Requests that arrived after the newest sample: count them now, or a wake-up would look idle.
-        if pending and not load and now - sample.at > REPORT_DELAY_S:
-            load[last] = float(pending)
         if last - at >= window_s:
             break
         if present - at > window_s:  # one second before the window shows that all of it is known
-            load[at] = load.get(at, 0.0)
+            load.setdefault(at, 0.0)
             break
-        load[at] = load.get(at, 0.0) + (sample.concurrency if concurrency else sample.requests)
+        value = sample.concurrency if concurrency else sample.requests
+        load[at] = load[at] + value if at in load else value
         last = at
     return load or ({last: float(pending)} if pending else {})
 
 
-def average(load: Mapping[int, float], began: float | None, window_s: float, now: float, weighted: bool) -> float:
-    """Return the average load over the window or its known part, as Knative's metrics.
+def average(load: dict[int, float], began: float | None, window_s: float, now: float, weighted: bool) -> float:
+    """Return the average load over the window or its known part, as Knative's metrics; `load` is newest first.
 
     `began`: since when the revision has been active, so that seconds without a sample count as zero load.
     """
     present = math.floor(now)
     size = math.ceil(window_s)
     oldest = present - size  # newest second outside the window
-    inside = {at: value for at, value in load.items() if at > oldest}
+    inside: dict[int, float] = {}
+    for at, value in load.items():
+        if at <= oldest:
+            break
+        inside[at] = value
     if not inside:
         return 0.0
     if weighted:
         decay = max(1 - math.pow(1 - WEIGHT, 1 / size), MIN_DECAY)
         return sum(value * decay * math.pow(1 - decay, present - at) for at, value in inside.items())
-    newest = max(inside)
+    newest, earliest = next(iter(inside)), next(reversed(load))
     # A newest bucket within the report delay ends the range: later seconds may only not have been reported yet.
     end = newest if present - newest <= REPORT_DELAY_S else present - 1
-    first = min(load) if began is None else min(min(load), math.floor(began))
+    first = earliest if began is None else min(earliest, math.floor(began))
     seconds = min(end - first + 1, size - (present - end))
     return round(sum(inside.values()) / max(seconds, 1), DIGITS)

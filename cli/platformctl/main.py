@@ -41,6 +41,7 @@ VERBS = {
     "values": Verb("document.helm_values", "Print a service as values of the Helm chart.", DOCUMENTS),
     "explain": Verb("document.explain_plan", "Explain the decisions about a service, or an error code.", DOCUMENTS),
     "simulate": Verb("document.simulate", "Replay a trace against documents: latency, replicas, cost.", DOCUMENTS),
+    "tune": Verb("document.tune", "Propose settings that meet an objective for a trace.", DOCUMENTS),
     "up": Verb("platform.up", "Start the embedded platform.", PLATFORM),
     "down": Verb("platform.down", "Stop the embedded platform and everything that it runs.", PLATFORM),
     "backup": Verb("platform.backup", "Write the platform's state to a file.", PLATFORM),

@@ -19,7 +19,7 @@ from pilotlight.targets.local.home_directory import Home
 from platformctl import main
 
 PAGES = ("docs/reference/cli.md",)
-VERBS = ("init", "validate", "render", "diff", "values", "explain", "dashboard", "lint")
+VERBS = ("init", "validate", "render", "diff", "values", "explain", "simulate", "tune", "dashboard", "lint")
 TYPED = re.compile(rf"^\$ (platformctl (?:{'|'.join(VERBS)})\b.*)$", re.MULTILINE)
 
 

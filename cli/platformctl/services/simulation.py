@@ -11,7 +11,7 @@ from pilotlight.errors import UsageError
 from pilotlight.k8s.quantities import parse_duration
 from pilotlight.simulation.conditions import Condition, parse_condition, read_prices
 from pilotlight.simulation.result import Prices, Simulation
-from pilotlight.simulation.scenario import Scenario, scenario_of
+from pilotlight.simulation.scenario import Scenario, scenario_of, served_workload
 from pilotlight.simulation.service_times import STARTS, Profile, Start, read_profile
 from pilotlight.simulation.simulate import simulate
 from pilotlight.simulation.trace import CountTrace, Trace
@@ -19,6 +19,7 @@ from pilotlight.simulation.variants import Axis, Variant, label, parse_axis, var
 from platformctl import options, targets
 
 if TYPE_CHECKING:
+    from pilotlight.plan.types import Plan
     from pilotlight.release.plan_and_render import Planned
 
 # What --vary can change beside paths of the document.
@@ -135,6 +136,16 @@ class Study:
             replace(each, name=f"{name}{each.name} {label(variant)}".strip(), devices=devices, start=start)
             for each in found
         ]
+
+    def plan_of(self, file: str) -> "Plan":
+        return plan_quietly(replace(self.document_options, files=(file,))).plans[0]
+
+    def role(self, file: str) -> str:
+        """Return the component that is simulated, as the document names it."""
+        return served_workload(self.plan_of(file), self.choices.component).role
+
+    def service_name(self, file: str) -> str:
+        return self.plan_of(file).name
 
     def simulate(self, scenario: Scenario, variant: Variant) -> Simulation:
         profile = self.profile

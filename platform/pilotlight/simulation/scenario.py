@@ -12,7 +12,7 @@ from pilotlight.k8s.quantities import gpu_count, parse_quantity
 from pilotlight.plan.types import Plan, Workload
 from pilotlight.simulation.service_times import Start
 from pilotlight.targets.local.scaling.from_manifests import scaling_of
-from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Scaling
+from pilotlight.targets.local.scaling.types import Fixed, Kpa, Scaling
 
 Json = Any
 KNATIVE_TICK_S: Final = 2.0  # Knative's autoscaler decides every two seconds
@@ -63,7 +63,7 @@ def scenario_of(
     `embedded`: on the platform of one machine; else on a cluster with Knative and KEDA. `zero_grace_s` is the embedded
     platform's own setting. Raise UsageError if there is nothing to simulate.
     """
-    workload = _workload(plan, component)
+    workload = served_workload(plan, component)
     documents = [each.document for each in manifests]
     document = next((each for each in documents if _names(each) == workload.name and "template" in _spec(each)), None)
     if document is None:
@@ -92,7 +92,8 @@ def scenario_of(
     return _with_resources(scenario, workload)
 
 
-def _workload(plan: Plan, component: str) -> Workload:
+def served_workload(plan: Plan, component: str) -> Workload:
+    """Return the workload that serves the model, or the named one."""
     if component:
         chosen = next((each for each in plan.workloads if component in (each.role, each.name)), None)
         if chosen is None:
@@ -155,8 +156,3 @@ def _names(document: Mapping[str, Json]) -> str:
 
 def _scales(document: Mapping[str, Json], workload: str) -> bool:
     return document.get("kind") in AUTOSCALERS and (_spec(document).get("scaleTargetRef") or {}).get("name") == workload
-
-
-def is_request_driven(scaling: Scaling) -> bool:
-    """Whether waiting requests wake it from zero."""
-    return isinstance(scaling, Kpa | Hpa)

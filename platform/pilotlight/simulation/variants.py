@@ -6,6 +6,7 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from pilotlight.errors import UsageError
+from pilotlight.spec.field_types import parse_path
 
 MAX_VARIANTS: Final = 500
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?")
@@ -44,5 +45,6 @@ def variants(axes: Sequence[Axis]) -> list[Variant]:
 
 
 def label(variant: Variant) -> str:
-    """`minReplicas=0 scaleTarget=8`: the last part of each path."""
-    return " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in variant)
+    """`minReplicas=0 scaleTarget=8 window=30s`: the last part of each path."""
+    names = (str((parse_path(path) or [path])[-1]).rpartition("/")[2] for path, _ in variant)
+    return " ".join(f"{name}={value}" for name, (_, value) in zip(names, variant, strict=True))

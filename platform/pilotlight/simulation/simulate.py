@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from pilotlight.simulation.approximate import simulate_approximately
+from pilotlight.simulation.approximation.engine import simulate_approximately
 from pilotlight.simulation.conditions import Condition
 from pilotlight.simulation.exact import simulate_exactly
 from pilotlight.simulation.replica_set import DEFAULT_COLD_START_S

@@ -112,7 +112,7 @@ def write_settings(file: Path, name: str, point: "Point") -> None:
         try:
             text = set_field(text, name, path, value)
         except CannotEdit as error:
-            raise UsageError(f"{file}: {error}", f"set {path} to {value} by hand") from error
+            raise UsageError(f"{file}: {error}", f"write {path}: {value} yourself") from error
     file.write_text(text, encoding="utf-8")
     for path, value in changes:
         output.note(f"{file}: {path} = {value}")

@@ -1,0 +1,1 @@
+"""Simulation of long traces: autoscaler and replicas as they are, requests in bulk."""

@@ -60,7 +60,7 @@ class Options:
         flags = (
             "--gateway-port", self.gateway_port, "--api-port", self.api_port, "--service-ports", self.service_ports,
             "--scale-to-zero-grace", self.zero_grace_s, "--gpu-residence", self.gpu_rules.residence_s,
-            "--gpu-patience", self.gpu_rules.patience_s,
+            "--gpu-patience", self.gpu_rules.patience_s, "--parked-percent", self.gpu_rules.parked_percent,
         )  # fmt: skip
         prometheus = ("--prometheus", self.prometheus) if self.prometheus else ()
         pilot_light = () if self.pilot_light else ("--no-pilot-light",)
@@ -112,6 +112,10 @@ def options(argv: Sequence[str]) -> Options:
         "--gpu-patience", type=float, default=variable("PILOTLIGHT_GPU_PATIENCE", DEFAULT_RULES.patience_s),
         help="seconds after which busy models leave a GPU for requests that wait, or less where they wake fast",
     )  # fmt: skip
+    parser.add_argument(
+        "--parked-percent", type=float, default=variable("PILOTLIGHT_PARKED_PERCENT", DEFAULT_RULES.parked_percent),
+        help="percentage of the host memory for all parked replicas together",
+    )  # fmt: skip
     parser.add_argument("--allowed-hosts", default="", help="additional allowed Host and Origin names, comma separated")
     parser.add_argument("--https", default="", help="host:port of an HTTPS listener, with the files below")
     for flag in ("--tls-cert", "--tls-key", "--tls-client-ca"):
@@ -127,7 +131,7 @@ def options(argv: Sequence[str]) -> Options:
         args.foreground,
         https_settings(args.https, args.tls_cert, args.tls_key, args.tls_client_ca),
         tuple(name.strip().lower() for name in args.allowed_hosts.split(",") if name.strip()),
-        Rules(args.gpu_residence, args.gpu_patience),
+        Rules(args.gpu_residence, args.gpu_patience, parked_percent=args.parked_percent),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ VARIABLES: Final = (
     "PILOTLIGHT_GATEWAY_PORT", "PILOTLIGHT_API_PORT", "PILOTLIGHT_SERVICE_PORTS", "PILOTLIGHT_PROMETHEUS",
     "PILOTLIGHT_SCALE_TO_ZERO_GRACE", "PILOTLIGHT_PILOT_LIGHT", "PILOTLIGHT_LOG_BYTES", "PILOTLIGHT_LOG_DAYS",
     "PILOTLIGHT_LOG_TOTAL_BYTES", "PILOTLIGHT_GPU_RESIDENCE", "PILOTLIGHT_GPU_PATIENCE",
+    "PILOTLIGHT_PARKED_PERCENT",
 )  # fmt: skip
 # Settings that would break GPUs are left out: PrivateDevices, DevicePolicy and ProtectClock hide them,
 # MemoryDenyWriteExecute stops compilers, ProtectKernelModules and NoNewPrivileges stop nvidia-modprobe, which creates

@@ -229,7 +229,7 @@ class Reconciler:
 
     def _enforce_parking_budget(self) -> None:
         """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
-        for replica in over_budget(self.supervisor.replicas(), parking_budget()):
+        for replica in over_budget(self.supervisor.replicas(), parking_budget(self.settings.gpu_rules)):
             message = "stopped while parked: the memory for parked replicas is needed"
             self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
             self.supervisor.drain(replica.id, self.settings.drain_s)

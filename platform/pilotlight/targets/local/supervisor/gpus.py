@@ -16,7 +16,6 @@ from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire.machine import total_memory
 
 LEAVING: Final = ("parking", "draining")  # states of holders that will free their GPUs
-MEMORY_SHARE: Final = 0.25  # of the machine's memory, for all parked replicas together
 
 
 class Device(NamedTuple):
@@ -219,9 +218,9 @@ def _nvml() -> list[tuple[Device, str]]:
         pynvml.nvmlShutdown()
 
 
-def parking_budget() -> int:
+def parking_budget(rules: gpu_admission.Rules) -> int:
     """Return the bytes of host memory that all parked replicas may use together."""
-    return int(total_memory() * MEMORY_SHARE)
+    return int(total_memory() * rules.parked_percent / 100)
 
 
 def over_budget(replicas: Sequence[Replica], budget: int) -> list[Replica]:

@@ -57,6 +57,7 @@ class SupervisedReplica:
         self._probing: asyncio.Task[None] | None = None
         self._parking: asyncio.Task[None] | None = None
         self._freeing: asyncio.Task[None] | None = None
+        self._has_context = True  # that the driver could take; false once it has found none
         self._reading: asyncio.Future[Mapping[str, Json]] | None = None
         self._killer: asyncio.TimerHandle | None = None
 
@@ -154,7 +155,8 @@ class SupervisedReplica:
 
     def free_context(self, done: Callable[[], object]) -> None:
         """Let the driver take the CUDA context of a parked replica, then call `done`."""
-        if self._freeing is None and not self.record.checkpointed and not self.record.context_kept:
+        possible = self._has_context and not self.record.checkpointed and not self.record.context_kept
+        if possible and self._freeing is None:
             self._freeing = asyncio.get_running_loop().create_task(self._free_context(done))
 
     async def _free_context(self, done: Callable[[], object]) -> None:
@@ -162,10 +164,11 @@ class SupervisedReplica:
         self.update(checkpointed=True)
         error = await self._parker.free_context(self.processes)
         self._freeing = None
-        if error:
-            self.update(checkpointed=False, context_kept=error)
-        else:
+        if error == "":
             done()
+        else:
+            self._has_context = error is not None
+            self.update(checkpointed=False, context_kept=error or "")
 
     def unpark(self, failed: Callable[["SupervisedReplica", str], None]) -> None:
         """Make it ready again, even while it is being parked, or call `failed`.

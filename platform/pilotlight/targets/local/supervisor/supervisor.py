@@ -99,7 +99,7 @@ class Supervisor:
         self._sweeps: list[asyncio.Task[None]] = []
         self.secrets: dict[tuple[str, str], Mapping[str, str]] = {}  # by service; nowhere but in memory
         self.gpus = GpuQueue(devices, gpu_facts, clock, partial(replica_of_process, home), gpu_rules)
-        self._parking = ReplicaParking(self._token, parking_budget)
+        self._parking = ReplicaParking(self._token, lambda: parking_budget(gpu_rules))
         self._running: dict[str, SupervisedReplica] = {}
         self._none_left = asyncio.Event()
         self._orphans = OrphanReaper(home, self._running)

@@ -73,6 +73,7 @@ def test_a_parked_replica_lends_its_gpu_and_has_it_back_when_the_other_parks(tmp
             stage.supervisor.park("two-1")
             back = await last(stage, "one-1", "ready")
             assert (back.reason, back.pid, now(stage, "two-1").state) == ("", parked.pid, "parked")
+            assert not any(each.context_kept for each in stage.told)  # there is none that the driver could take
 
     asyncio.run(play())
 

@@ -17,7 +17,13 @@ from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec
 from pilotlight.targets.local.supervisor import process_inspection
 from pilotlight.targets.local.supervisor.parking import known_answer, self_parking
 from pilotlight.targets.local.supervisor.parking.checkpoint_process import CheckpointProcess
-from pilotlight.targets.local.supervisor.parking.cuda_checkpoint import CheckpointError, LockTimeout, OutOfMemory
+from pilotlight.targets.local.supervisor.parking.cuda_checkpoint import (
+    CheckpointError,
+    DriverMissing,
+    LockTimeout,
+    NoContext,
+    OutOfMemory,
+)
 from pilotlight.targets.local.supervisor.parking.self_parking import ParkResult
 from pilotlight.targets.local.supervisor.replica_record import Parking, Replica
 
@@ -99,10 +105,12 @@ class ReplicaParking:
         held = 0 if discard else max(size, resident(processes) - before, 0)
         return ParkResult(held, discarded=discard)
 
-    async def free_context(self, processes: Processes) -> str:
-        """Take the CUDA context of a parked replica; return why it cannot be done, empty: it has none any more."""
+    async def free_context(self, processes: Processes) -> str | None:
+        """Take the CUDA context of a parked replica; return why the driver refuses, None: there is nothing to take."""
         try:
             await self._driver.call("checkpoint", processes())
+        except (DriverMissing, NoContext):
+            return None
         except CheckpointError as error:
             return described(error)
         return ""

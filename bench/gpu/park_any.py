@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -61,12 +62,13 @@ def ask(url: str, body: Any = BODY) -> tuple[float, str]:
 
 
 @contextmanager
-def server(gigabytes: float) -> Iterator[tuple[int, str]]:
+def server(gigabytes: float, env: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[int, str]]:
     """Run the plain server; yield its pid and URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1/completions"
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, str(SERVER), "--gigabytes", str(gigabytes), "--port", str(port)])
+    command = [sys.executable, str(SERVER), "--gigabytes", str(gigabytes), "--port", str(port)]
+    process = subprocess.Popen(command, env={**os.environ, **env})
     try:
         while True:
             with suppress(OSError):
@@ -105,9 +107,15 @@ def used() -> int:
     return sum(device.used_bytes for device in find_devices())
 
 
-async def split(driver: CheckpointProcess, gigabytes: float, times: int = 3, collapse: bool = False) -> dict[str, Any]:
+async def split(
+    driver: CheckpointProcess,
+    gigabytes: float,
+    times: int = 3,
+    collapse: bool = False,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Steps of a park and a wake, and what the server answers after each."""
-    with server(gigabytes) as (pid, url):
+    with server(gigabytes, env) as (pid, url):
         _, before = await asyncio.to_thread(ask, url)
         rounds, row = [], {"gigabytes": gigabytes, "gpu_bytes": used(), "host_awake": host_memory(pid)}
         for number in range(times):
@@ -134,14 +142,15 @@ def collapse_pages(pid: int) -> dict[str, Any]:
     class Vector(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
+    failed: list[str] = []
     libc, fd, began, advised = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid), time.perf_counter(), 0
     for start, size in ranges:
         got = libc.syscall(PROCESS_MADVISE, fd, ctypes.byref(Vector(start, size)), 1, COLLAPSE, 0)
         advised += max(0, got)
         if got < 0:
-            return {"failed": os.strerror(ctypes.get_errno()), "seconds": time.perf_counter() - began}
+            failed.append(f"{size >> 20} MiB: {os.strerror(ctypes.get_errno())}")
     os.close(fd)
-    return {"seconds": time.perf_counter() - began, "bytes": advised, "host": host_memory(pid)}
+    return {"seconds": time.perf_counter() - began, "bytes": advised, "failed": failed, "host": host_memory(pid)}
 
 
 async def alone(gigabytes: float) -> dict[str, Any]:
@@ -160,14 +169,14 @@ async def alone(gigabytes: float) -> dict[str, Any]:
 
 
 async def huge_pages(driver: CheckpointProcess, gigabytes: float) -> dict[str, Any]:
-    """The split with transparent huge pages for all memory, and with pages collapsed while it is parked."""
+    """The split under the other setting of transparent huge pages."""
     before = thp().partition("[")[2].partition("]")[0]
     set_thp("never" if before == "always" else "always")
     try:
         found = {thp(): await split(driver, gigabytes, times=2)}
     finally:
         set_thp(before)
-    return {**found, f"{thp()}, collapsed": await split(driver, gigabytes, times=2, collapse=True)}
+    return found
 
 
 def thp() -> str:
@@ -299,6 +308,8 @@ async def measure(output: Path, names: Sequence[str]) -> None:
         "platform": lambda: platform(8.0),
         "own": lambda: own(driver, 2.4),
         "huge_pages": lambda: huge_pages(driver, 8.0),
+        "malloc_huge_pages": lambda: split(driver, 8.0, times=2, env={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
+        "collapsed": lambda: split(driver, 8.0, times=1, collapse=True),
         "alone": lambda: alone(8.0),
         "32": lambda: split(driver, 32.0, times=2),
     }

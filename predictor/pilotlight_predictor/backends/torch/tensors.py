@@ -129,7 +129,14 @@ class PinnedStaging:
         shape = (rows, *first.shape[1:])
         pinned = self._buffer(name, prod(shape) * first.itemsize)[: prod(shape) * first.itemsize]
         joined = pinned.numpy().view(first.dtype).reshape(shape)
-        np.concatenate([part.array for part in parts], out=joined)
+        arrays = [part.array for part in parts]
+        if first.size and all(array.nbytes == first.nbytes and array.flags.c_contiguous for array in arrays):
+            # As one element each: for longer arrays numpy gives the GIL away, and then waits for the event loop.
+            element = f"V{first.nbytes}"
+            arrays, joined_elements = [a.reshape(-1).view(element) for a in arrays], joined.reshape(-1).view(element)
+            np.concatenate(arrays, out=joined_elements)
+        else:
+            np.concatenate(arrays, out=joined)
         return Tensor(parts[0].datatype, joined)
 
     def _buffer_of(self, name: str, array: Array) -> "torch.Tensor | None":

@@ -23,7 +23,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "pilotlight_predictor": (
         "errors", "core", "observability", "config", "metrics", "storage", "gpu", "repository", "backends",
-        "scheduling", "models", "server", "frontends", "protocols", "workers", "bootstrap", "__main__",
+        "scheduling", "models", "server", "frontends", "protocols", "workers", "fronts",
+        "bootstrap", "__main__",
     ),
     "platformctl": (
         "output", "completion", "targets", "manifest_files", "options", "services", "canary", "microservice", "doctor",

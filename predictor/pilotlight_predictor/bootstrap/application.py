@@ -49,6 +49,7 @@ GRPC_DELAY_S: Final = 3.0  # wait for the load to end before the import of gRPC'
 # proxies that start at the same time.
 FIRST_REQUEST_S: Final = 1.0
 TRACES: Final = "OTEL_EXPORTER_"
+NOT_OF: Final = {"front": ("GPU metrics", "watchdog", "polling", "parking"), "models": ("aiohttp", "activity")}
 PREDICTOR_VARIABLE: Final = f"{ENV_SETTINGS_PREFIX}PREDICTOR_HOST"
 
 
@@ -67,14 +68,17 @@ class Application:
         self._fetcher = ModelFetcher(settings.model.cache_dir, self._progress, settings.model.pins)
         sources = ModelSources(settings, self._fetcher.model, self._fetcher.repository)
         self.server = Server(settings, lifecycle, sources, metrics, decode_example)
-        buckets, budget = worker.buckets if worker is not None else None, settings.server.max_bytes_in_flight
+        buckets = worker.buckets if worker is not None else None
+        budget = settings.server.max_bytes_in_flight // (settings.server.fronts + 1)
         self._admission = Admission(Access(settings.server), self.server.limits, budget, buckets)
         self.server.hold, self.server.registry.budget = self._admission.hold, self._admission
         self.server.may_read = lambda caller: self._admission.may_read(caller.headers, caller.peer)
         self._dispatcher = self._create_dispatcher(self._apply_limits(startup_protocols()), self._all_protocols)
         self._http_servers: list[HttpServer] = []
         self._tls: PortTls | None = None
-        port = reserve_port(settings.server, worker.grpc if worker is not None else None)
+        self._role = role = worker.role if worker is not None else "worker"
+        inherited = worker.grpc if worker is not None else None
+        port = reserve_port(settings.server, inherited) if role != "models" else None
         self.rpc = GrpcServer(port, settings) if port is not None else None
         self._tracer: Tracer | None = None
         self._request_log: RequestLog | None = None
@@ -100,6 +104,19 @@ class Application:
                 self._admission.set_limits(protocol.name, protocol.limits(self._settings))
         return table
 
+    async def _join_models(self) -> None:
+        """Connect with the models in the other process, or open the models of this one to the fronts."""
+        worker = self._worker
+        assert worker is not None
+        if self._role == "front":
+            from pilotlight_predictor.fronts.front import follow_models
+
+            await follow_models(worker, self.server, self._admission.limit)
+        else:
+            from pilotlight_predictor.fronts.model_endpoint import serve_models
+
+            serve_models(worker, self.server)
+
     async def open(self, http_server: HttpServer, metrics: socket.socket | None, tls: "PortTls | None" = None) -> None:
         """Open all routes; a second port serves only the metrics."""
         self._tls = tls
@@ -114,6 +131,8 @@ class Application:
             metrics_server.open(self._create_dispatcher((status_and_metrics.PROTOCOL,)))
             await metrics_server.listen(metrics)
             self._http_servers.append(metrics_server)
+        if self._role == "models":
+            await self._join_models()
         if self._worker is not None:
             plain = Dispatcher(self.server, startup_protocols(), self._admission, self._all_protocols)
             self._worker.open(self.server, plain, self._http_servers[1:])
@@ -142,6 +161,8 @@ class Application:
             "parking": self.server.registry.parking.park_idle_models,
             "activity": self._watch_activity,
         }
+        for name in NOT_OF.get(self._role, ()):
+            del tasks[name]
         if self._tls is not None:
             tasks["certificates"] = self._tls.reload_forever
         await asyncio.gather(*(_log_and_continue(name, task) for name, task in tasks.items()))
@@ -152,7 +173,7 @@ class Application:
         lifecycle.move(ServerState.LOADING)
         gc.freeze()
         try:
-            await server.control.start()
+            await (self._join_models() if self._role == "front" else server.control.start())
         except Exception as error:
             self._fail(str(error))
             return

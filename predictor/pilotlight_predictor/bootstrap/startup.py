@@ -58,7 +58,7 @@ def main(argv: list[str], entered: float) -> int:
     except PredictorError as error:
         log("failed", str(error), level="ERROR")
         return 1
-    if settings.server.workers <= 1:
+    if settings.server.workers <= 1 and not settings.server.fronts:
         return run(settings, lifecycle)
     from pilotlight_predictor.workers.worker import from_environment
 
@@ -68,6 +68,10 @@ def main(argv: list[str], entered: float) -> int:
         return run(settings, lifecycle, worker)
     from pilotlight_predictor.workers.supervisor import run as supervise
 
+    if settings.server.fronts:
+        from pilotlight_predictor.fronts.supervisor import FrontSupervisor
+
+        return supervise(settings, argv, FrontSupervisor)
     return supervise(settings, argv)
 
 
@@ -147,10 +151,10 @@ async def _serve(
     )
     await (http_server.listen(listener) if worker is None else worker.join(http_server, signals))
     lifecycle.finish_phase("listen", perf_counter())
-    where = listening_message(listener, settings.server.host, tls=tls is not None)
-    metrics_port = port_number(metrics) if metrics else None
-    log("listening", where, http_port=port_number(listener), metrics_port=metrics_port, host=settings.server.host)
-    loads_torch = early_start.start(settings.model)
+    role = "worker" if worker is None else worker.role
+    if role != "models":
+        _log_listening(settings.server, listener, metrics, tls)
+    loads_torch = role != "front" and early_start.start(settings.model)
     try:
         application = await _assemble(settings, lifecycle, signals.stop, worker, loads_torch)
     except PredictorError as error:  # a setting that is checked only here, such as a missing token file
@@ -164,7 +168,7 @@ async def _serve(
     failed = lifecycle.state is ServerState.FAILED
     rpc = application.rpc if application is not None else None
     # A worker knows only its own requests: if it dropped new connections while others drain, those to its sockets fail.
-    idle = worker is None and (application is None or application.is_idle())
+    idle = role == "models" or (worker is None and (application is None or application.is_idle()))
     servers = (http_server,) if rpc is None else (http_server, rpc)
     finished = await _drain(settings, lifecycle, servers, signals.abort, idle)
     if work is not None:
@@ -174,6 +178,14 @@ async def _serve(
     outcome = "all requests finished" if finished else "requests in flight were cut off"
     log("stopped", outcome, finished=finished, level="INFO" if finished else "WARNING")
     return 1 if failed or signals.abort.is_set() else 0
+
+
+def _log_listening(
+    server: ServerSettings, listener: socket.socket, metrics: socket.socket | None, tls: "PortTls | None"
+) -> None:
+    where = listening_message(listener, server.host, tls=tls is not None)
+    metrics_port = port_number(metrics) if metrics else None
+    log("listening", where, http_port=port_number(listener), metrics_port=metrics_port, host=server.host)
 
 
 def open_tls(settings: ServerSettings) -> "PortTls | None":

@@ -105,6 +105,25 @@ def _conflicts(settings: Settings, merged: ParsedSource) -> Iterator[str]:
             f"model.park_memory is 0; add --park-memory=25%"
         )
     yield from _ports(settings, origins)
+    yield from _fronts(settings, origins)
+
+
+def _fronts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    """Yield what does not go with --fronts."""
+    server = settings.server
+    if not server.fronts:
+        return
+    here = f"{origins['server.fronts']}: server.fronts = {server.fronts}"
+    if server.workers > 1:
+        yield f"{here}, must be 0 with server.workers = {server.workers}; set one of --fronts and --workers"
+    if server.allow_shared_memory:
+        yield f"{here}, must be 0 with server.allow_shared_memory: a region belongs to one process; remove one of them"
+    share = server.max_bytes_in_flight // (server.fronts + 1)
+    if share < server.http_max_input_size:
+        yield (
+            f"{here} leaves each process {share} of server.max_bytes_in_flight, less than one request may have"
+            f" ({server.http_max_input_size}); raise --max-bytes-in-flight or lower --http-max-input-size"
+        )
 
 
 def _ports(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:

@@ -54,9 +54,11 @@ class ServerSettings(SettingsGroup):
     metrics_host: str = setting("", TEXT, "--metrics-address", "Address of the metrics port; empty: that of HTTP.")
     id: str = setting("pilotlight", TEXT, "--id", "Server name in metadata and status.")
     workers: int = setting(
-        1, count(1, 1024), "--workers",
-        "Worker processes that share the ports, each with its own copy of the models (docs/concepts/predictor.md).",
-    )  # fmt: skip
+        1, count(1, 1024), "--workers", "Processes that share the ports, each with its own copy of the models."
+    )
+    fronts: int = setting(
+        0, count(0, 256), "--fronts", "Processes that read and write, beside one with the models; 0: one for all."
+    )
     compat: str = setting(
         "", choice("", "triton", "trtis"), "--compat",
         "Behave as Triton or TensorRT Inference Server do: ports 8000, 8001 and 8002 (but in a replica of a service), "
@@ -105,9 +107,8 @@ class ServerSettings(SettingsGroup):
     behind_proxy: bool = False  # from the environment: every request comes from a proxy's address
     reached_port: int = 0  # from the environment: the only port that clients reach, as in a Knative pod; 0: any
     allow_shared_memory: bool = setting(
-        False, BOOL, "--allow-shared-memory --allow-client-shm",
-        "Let admins register shared memory regions for input and output tensors.",
-    )  # fmt: skip
+        False, BOOL, "--allow-shared-memory --allow-client-shm", "Let admins share memory regions for tensors."
+    )
     admin_token_file: str = setting(
         "", TEXT, "--admin-token-file", "File with the token for repository, trace, logging and shared-memory calls.",
         env=contract.ENV_ADMIN_TOKEN_FILE,

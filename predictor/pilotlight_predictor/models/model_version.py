@@ -91,11 +91,11 @@ class ModelVersion:
         self.unverified_failures = 0  # responses with status 500 before the version was verified
         self._earlier_successes = stats.success_count  # of a version that this one replaces: statistics continue
         self._validator = InputValidator(config)
-        self.check_input = self._validator.check_input
+        self.check_input, self.check = self._validator.check_input, self._validator.check
         # Raw bytes of the other datatypes are used in place.
         self.reads_elements = not config.inputs or any(t.datatype in {"BYTES", "BOOL"} for t in config.inputs)
         self._cache = cache
-        self._loaded = next(_LOADS)
+        self.loaded = next(_LOADS)  # unique to each load of each version
         self.templates: Any = None  # the V2 route's request templates, set at its first request
         self.v1_verbs: frozenset[str] = frozenset()  # V1 verbs that the model implements itself, on undecoded JSON
         self.adapters: Sequence[Adapters] = ()  # LoRA adapters of each copy of the weights
@@ -237,7 +237,7 @@ class ModelVersion:
     ) -> Ticket:
         assert self._cache is not None
         cache, started = self._cache, perf_counter_ns()
-        key = cache_key(request, self._loaded)
+        key = cache_key(request, self.loaded)
         hit = cache.get(key)
 
         def answer_client(answer: Outputs | Exception) -> None:

@@ -125,7 +125,7 @@ class ModelRegistry:
         self.bls = BlsContext(self.find, metrics)
         self._loads = LoadQueue(settings, self.bls, decode_example)
         size = settings.performance.response_cache_bytes
-        self._cache = ResponseCache(size) if size else None
+        self.cache = ResponseCache(size) if size else None
         self.parking = create_parking(settings, metrics)
         self._closing: set[asyncio.Task[None]] = set()
         self.scanned = False  # the repository has been read: before that, an unknown model is NotReady, not NotFound
@@ -199,6 +199,16 @@ class ModelRegistry:
         """Register a model without loading it: explicit mode lists what could be loaded."""
         entry = self._entries.setdefault(source.name, ModelEntry(source, reason=UNLOADED))
         entry.source = source
+
+    def mirror(self, entries: Iterable[ModelEntry]) -> None:
+        """Serve exactly these models, which another process has loaded."""
+        self._entries = {entry.source.name: entry for entry in entries}
+        newest = {name: entry.serving for name, entry in self._entries.items() if entry.serving}
+        self._newest = {name: serving[max(serving)] for name, serving in newest.items()}
+        self.scanned = True
+
+    def entries(self) -> Iterable[ModelEntry]:
+        return self._entries.values()
 
     def mark_loading(self, names: Iterable[str]) -> None:
         """Mark models whose loads are about to start."""
@@ -299,10 +309,10 @@ class ModelRegistry:
         config, version = loaded.config, loaded.version
         if config.ensemble:
             self._check_cycle(config)
-        cached = config.response_cache and self._cache is not None
+        cached = config.response_cache and self.cache is not None
         stats = self._metrics.model(config.name, version, config.metric_tags, cached)
         queue_size = self._settings.performance.max_queue_size
-        served = open_version(loaded, stats, self.find, queue_size, self._cache if cached else None, self.budget)
+        served = open_version(loaded, stats, self.find, queue_size, self.cache if cached else None, self.budget)
         self.on_version(served)
         self.parking.add(served, loaded.instances)
         old = entry.serving.get(version)

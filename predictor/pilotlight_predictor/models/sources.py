@@ -32,7 +32,8 @@ class ModelSources:
     """Model sources. `fetch` downloads a remote model, `sync` a whole remote repository; both return the directory."""
 
     def __init__(self, settings: Settings, fetch: Fetch, sync: Fetch) -> None:
-        self._settings, self._workers = settings.model, settings.server.workers
+        server = settings.server
+        self._settings, self._processes = settings.model, server.workers + server.fronts
         self._example = _example(settings.model.example)
         self._fetch = fetch
         self._sync = sync
@@ -49,7 +50,7 @@ class ModelSources:
                 from pilotlight_predictor.repository.environment import enter
 
                 # The next fetch finds it in the cache.
-                enter(str(path), self._settings.cache_dir, self._workers)
+                enter(str(path), self._settings.cache_dir, self._processes)
             sources |= {source.name: source for source in self._from_path(path)}
         for repository in self._settings.repositories:
             for source in scan(self._sync(repository)):

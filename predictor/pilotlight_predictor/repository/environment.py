@@ -13,7 +13,7 @@ from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
 
 
-def enter(model: str, cache_dir: str, workers: int = 1) -> None:
+def enter(model: str, cache_dir: str, processes: int = 1) -> None:
     """Execute this process in the environment of the model at a path; return if it has none, or is in it.
 
     Blocking while that is built. Raise LoadFailed if it cannot be, and in one of several workers, whose sockets would
@@ -27,9 +27,9 @@ def enter(model: str, cache_dir: str, workers: int = 1) -> None:
 
         if environment.is_active(requirements):
             return
-        if workers > 1:
+        if processes > 1:
             raise RequirementsRefused(
-                f"{requirements.path} needs --workers 1", "or download the model and serve its path"
+                f"{requirements.path} needs --workers 1 without --fronts", "or download the model and serve its path"
             )
         base = Path(cache_dir or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = base / "environments" if cache_dir else base / "pilotlight" / "environments"

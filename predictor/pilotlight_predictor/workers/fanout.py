@@ -36,9 +36,12 @@ ERRORS: Final = {error.status: error for error in (BadRequest, Forbidden, NotFou
 FanOutMethod = Callable[[ParentChannel, Message], Awaitable[Message]]
 
 
-def fan_out(protocols: tuple[ServingProtocol, ...], channel: ParentChannel) -> tuple[ServingProtocol, ...]:
+def fan_out(
+    protocols: tuple[ServingProtocol, ...], channel: ParentChannel, *, fronts: bool = False
+) -> tuple[ServingProtocol, ...]:
+    """Forward what concerns all workers. `fronts`: the models are in one process of their own (--fronts)."""
     return tuple(
-        protocol._replace(routes=tuple(_fan_out_route(route, channel) for route in protocol.routes))
+        protocol._replace(routes=tuple(_fan_out_route(route, channel, fronts) for route in protocol.routes))
         for protocol in protocols
     )
 
@@ -57,25 +60,33 @@ def merge_mode(route: Route) -> str:
     return last if last in CONTROL else "all"
 
 
-def _fan_out_route(route: Route, channel: ParentChannel) -> Route:
+def _fan_out_route(route: Route, channel: ParentChannel, fronts: bool) -> Route:
     mode = merge_mode(route)
     if not mode:
         return route
     refusals: dict[str, Handler] = {"refused": _refuse, "adapters": _refuse_adapters}
+    if fronts:
+        refusals = {"refused": _refuse_with_fronts}
+        if "/trace/" in route.pattern:
+            return route._replace(handler=_refuse_traces)
     handler = refusals.get(mode) or (lambda _, request: channel.request(mode, request))
     return route._replace(handler=handler)
 
 
-def fan_out_services(services: tuple[Service, ...], channel: ParentChannel) -> tuple[Service, ...]:
+def fan_out_services(
+    services: tuple[Service, ...], channel: ParentChannel, *, fronts: bool = False
+) -> tuple[Service, ...]:
     return tuple(
-        service._replace(methods=tuple(_fan_out_method(method, channel) for method in service.methods))
+        service._replace(methods=tuple(_fan_out_method(method, channel, fronts) for method in service.methods))
         for service in services
     )
 
 
-def _fan_out_method(method: Method, channel: ParentChannel) -> Method:
+def _fan_out_method(method: Method, channel: ParentChannel, fronts: bool) -> Method:
     if "SharedMemory" in method.name:
-        return method._replace(unary=_refuse)
+        return method._replace(unary=_refuse_with_fronts if fronts else _refuse)
+    if fronts and method.name == "TraceSetting":
+        return method._replace(unary=_refuse_traces)
     fan_out = FAN_OUT_METHODS.get(method.name)
     if fan_out is None:
         return method
@@ -85,6 +96,14 @@ def _fan_out_method(method: Method, channel: ParentChannel) -> Method:
 
 def _refuse(_: Server, __: HttpRequest) -> NoReturn:
     raise Unsupported("shared memory needs a single process; start the server with --workers 1")
+
+
+def _refuse_with_fronts(_: Server, __: HttpRequest) -> NoReturn:
+    raise Unsupported("shared memory regions need a single process; start the server without --fronts")
+
+
+def _refuse_traces(_: Server, __: HttpRequest) -> NoReturn:
+    raise Unsupported("request traces need a single process; start the server without --fronts")
 
 
 def _refuse_adapters(_: Server, __: HttpRequest) -> NoReturn:

@@ -2,6 +2,7 @@
 
 worker → supervisor   joined, ready, leaving, listens (confirms an order); ask (forward to all), answer (response to do)
 supervisor → worker   listen (accept from these sockets), do (run a request), answered (response to ask), stop, hurry
+model process → supervisor → fronts   models (the catalogue)
 """
 
 import asyncio
@@ -75,6 +76,7 @@ class ParentChannel:
         self._dispatcher: Dispatcher | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
+        self.before_answer: Callable[[], None] = lambda: None
 
     async def connect(self, end: socket.socket) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=end)
@@ -86,7 +88,7 @@ class ParentChannel:
         self.send_message("joined")
 
     def send_message(self, kind: str, **head: Any) -> None:
-        self._send(Frame({"kind": kind, **head}))
+        self.send(Frame({"kind": kind, **head}))
 
     async def request(self, how: str, request: HttpRequest) -> HttpResponse:
         """Forward a request to all workers and return the merged response."""
@@ -95,14 +97,14 @@ class ParentChannel:
         headers = {name: value for name, value in request.headers.items() if name not in NOT_PASSED_ON}
         head = {"id": number, "how": how, "method": request.method, "path": request.path, "query": request.query}
         head = {"kind": "ask", **head, "headers": headers, "model": request.params.get("model", "")}
-        self._send(Frame(head, bytes(request.body)))
+        self.send(Frame(head, bytes(request.body)))
         try:
             status, body, content_type, extra = await future
         finally:
             self._pending.pop(number, None)
         return HttpResponse(status, [body], content_type, extra or None)
 
-    def _send(self, frame: Frame) -> None:
+    def send(self, frame: Frame) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode_frame(frame))
 
@@ -127,8 +129,9 @@ class ParentChannel:
         def finish(response: HttpResponse) -> None:
             assert isinstance(response.body, list), "a control call answers in one piece"
             headers = dict(response.headers or {})
+            self.before_answer()
             reply = WorkerResponse(response.status, b"".join(response.body), response.content_type, headers)
-            self._send(reply.frame("answer", head["id"]))
+            self.send(reply.frame("answer", head["id"]))
 
         request = HttpRequest(
             head["method"], head["path"], head["query"], head["headers"], frame.body, "", finish, perf_counter()

@@ -8,7 +8,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -36,25 +37,27 @@ ABORT_S: Final = 2.0
 TOGETHER_S: Final = 0.03  # so that workers that stop at the same moment do not get each other's sockets
 
 
-def run(settings: Settings, argv: Sequence[str]) -> int:
+def run(settings: Settings, argv: Sequence[str], supervisor: "type[WorkerSupervisor] | None" = None) -> int:
     """Run until a signal or a failed start has ended all workers; return the exit code."""
     logs = settings.observability
     configure(logs.log_level.upper(), logs.log_format, file=logs.log_file)  # type: ignore[arg-type]
     for warning in settings.warnings:
         log("setting", warning, level="WARNING")
-    server = settings.server
+    server, count = settings.server, settings.server.fronts or settings.server.workers
     try:
-        http = bind_several(server.host, server.http_port, server.workers)
+        http = bind_several(server.host, server.http_port, count)
         metrics = bind(server.metrics_host or server.host, server.metrics_port) if server.metrics_port >= 0 else None
         rpc_host = server.grpc_host or server.host
         rpc = bind(rpc_host, server.grpc_port) if is_unix(rpc_host) and server.grpc_port > 0 else None
     except OSError as error:
         log("failed", f"cannot listen on {error}", level="ERROR")
         return 1
-    where = f"{listening_message(http[0], server.host, tls=bool(server.tls_cert))} with {server.workers} workers"
+    kind = "fronts" if server.fronts else "workers"
+    where = f"{listening_message(http[0], server.host, tls=bool(server.tls_cert))} with {count} {kind}"
     http_port, metrics_port = port_number(http[0]), port_number(metrics) if metrics else None
-    log("listening", where, workers=server.workers, host=server.host, http_port=http_port, metrics_port=metrics_port)
-    return asyncio.run(WorkerSupervisor(settings, argv, http, metrics, rpc).run())
+    fields: dict[str, Any] = {kind: count, "http_port": http_port, "metrics_port": metrics_port}
+    log("listening", where, host=server.host, **fields)
+    return asyncio.run((supervisor or WorkerSupervisor)(settings, argv, http, metrics, rpc).run())
 
 
 def bind_several(host: str, port: int, sockets: int) -> list[socket.socket]:
@@ -88,7 +91,7 @@ class WorkerSupervisor:
         self._buckets = os.memfd_create("rate-limits")
         os.truncate(self._buckets, BUCKETS_BYTES)
         self._workers: dict[int, WorkerHandle] = {}
-        self._restarts = [0] * len(http)
+        self._restarts: Counter[int] = Counter()
         self._departed = ""  # counters of workers that have exited
         self._admin = WorkerAdmin()
         self._stop = asyncio.Event()
@@ -101,16 +104,27 @@ class WorkerSupervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        runs = [loop.create_task(self._run_worker(number)) for number in range(len(self._http))]
+        runs = [loop.create_task(self._run_worker(number)) for number in range(self.processes)]
         await self._stop.wait()
         # Ready workers get their sockets without waiting for a release, or no worker would accept from those; leaving
         # workers keep theirs.
         staying = {number: worker for number, worker in self._workers.items() if not worker.leaving}
-        distribute_sockets(len(self._http), share_states(staying), monotonic(), wait=False)
-        self._send_to_all("stop")
-        await self._wait_for_exit(runs)
+        distribute_sockets(len(self._http), share_states(self.accepting(staying)), monotonic(), wait=False)
+        await self.stop(runs)
         log("stopped", "all workers have exited", code=self._code)
         return self._code
+
+    @property
+    def processes(self) -> int:
+        return len(self._http)
+
+    def accepting(self, workers: Mapping[int, WorkerHandle]) -> Mapping[int, WorkerHandle]:
+        """Return those of the workers that accept connections."""
+        return workers
+
+    async def stop(self, runs: "Sequence[asyncio.Task[None]]") -> None:
+        self._send_to_all("stop")
+        await self._wait_for_exit(runs)
 
     def _signalled(self) -> None:
         if self._stop.is_set():
@@ -161,7 +175,7 @@ class WorkerSupervisor:
     async def _run_once(self, number: int) -> int:
         """Start a worker and wait for its exit; return its exit code, negative for a signal."""
         try:
-            worker, reader = await start(number, self._argv, self._buckets, self._metrics, self._rpc, self._http)
+            worker, reader = await self.start(number)
         except OSError as error:
             log("failed", f"worker {number} cannot be started: {error.strerror}", level="ERROR", worker=number)
             return 1
@@ -177,6 +191,9 @@ class WorkerSupervisor:
         self._assign_sockets()
         return code
 
+    async def start(self, number: int) -> tuple[WorkerHandle, asyncio.StreamReader]:
+        return await start(number, self._argv, self._buckets, self._metrics, self._rpc, self._http)
+
     def _retain_counters(self, worker: WorkerHandle) -> None:
         """Retain the worker's counters when its channel closes: from then on scrapes do not include it."""
         if worker.scrape:
@@ -186,7 +203,7 @@ class WorkerSupervisor:
         """Assign the sockets to the workers; while stopping, all keep theirs."""
         if self._stop.is_set():
             return
-        self._waiting = distribute_sockets(len(self._http), share_states(self._workers), monotonic())
+        self._waiting = distribute_sockets(len(self._http), share_states(self.accepting(self._workers)), monotonic())
         if self._waiting:
             asyncio.get_running_loop().call_later(PATIENCE_S, self._assign_sockets)
 
@@ -220,8 +237,10 @@ class WorkerSupervisor:
         if self._settings.model.control_mode == "explicit" and not await self._admin.catch_up(worker, others):
             worker.kill()
             return
-        if not worker.well:  # it became unready in the meantime
-            return
+        if worker.well:  # it has not become unready in the meantime
+            self._accept(worker)
+
+    def _accept(self, worker: WorkerHandle) -> None:
         worker.ready = self._served = True
         self._assign_sockets()
         log("worker.ready", f"worker {worker.number} accepts connections", worker=worker.number, pid=worker.process.pid)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Hashable, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from contextlib import suppress
 from mmap import mmap
 from struct import Struct
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pilotlight_predictor.repository.model_config import ModelConfig
     from pilotlight_predictor.server.handler_context import Server
 
-VARIABLE: Final = "PILOTLIGHT_WORKER"  # number,buckets,link,metrics,grpc,http,http…: descriptors, -1 for none
+VARIABLE: Final = "PILOTLIGHT_WORKER"  # role,number,descriptors…: -1 for none
 SOON_S: Final = 0.02  # readiness poll interval while not ready
 LATER_S: Final = 0.25  # and while ready
 RETRY_S: Final = 1.0  # before another attempt to listen
@@ -69,12 +69,16 @@ class WorkerProcess:
         http: list[socket.socket],
         grpc: socket.socket | None = None,
         buckets: TokenBuckets | None = None,
+        hello: socket.socket | None = None,
+        role: str = "worker",
     ):
         self.number = number
+        self.role = role  # worker, front or models: the process that the fronts pass requests to
         self.buckets = buckets
         self.metrics = metrics
         self.grpc = grpc  # of a `unix:` host, else each worker binds its own
         self.http = http
+        self.hello = hello  # of a front, and of the model process: where fronts give it their memory
         self._socket = channel_socket
         self._channel: ParentChannel | None = None
         self._http_servers: list[HttpServer] = []
@@ -82,6 +86,8 @@ class WorkerProcess:
         self.sockets_assigned = asyncio.Event()  # it is ready, or no worker is
         self._orders: asyncio.Queue[Frame] = asyncio.Queue()
         self._newest: Frame | None = None
+        self.models = b""  # of a front: the last catalogue of the model process
+        self.on_models: Callable[[bytes], None] = lambda catalogue: None
 
     def number_logs(self) -> None:
         """Add the worker's number to every log record of this process."""
@@ -89,14 +95,14 @@ class WorkerProcess:
             handler.addFilter(self._add_number)
 
     def _add_number(self, record: logging.LogRecord) -> bool:
-        record.fields = {**getattr(record, "fields", {}), "worker": self.number}
+        record.fields = {**getattr(record, "fields", {}), self.role: self.number}
         return True
 
     async def join(self, http_server: "HttpServer", signals: StopSignals) -> None:
         """Connect to the supervisor, before anything heavy is imported: the first worker responds "initializing"."""
         self._signals = signals
         self._add(http_server)
-        orders = {"listen": self._listen, "stop": self._stop, "hurry": self._hurry}
+        orders = {"listen": self._listen, "stop": self._stop, "hurry": self._hurry, "models": self._models_changed}
         self._channel = ParentChannel(orders, lost=self._supervisor_lost)
         await self._channel.connect(self._socket)
         spawn(self._apply_orders(http_server))
@@ -110,13 +116,13 @@ class WorkerProcess:
         from pilotlight_predictor.workers.fanout import fan_out
 
         assert self._channel is not None
-        return fan_out(protocols, self._channel)
+        return fan_out(protocols, self._channel, fronts=self.role != "worker")
 
     def fan_out_services(self, services: "tuple[Service, ...]") -> "tuple[Service, ...]":
         from pilotlight_predictor.workers.fanout import fan_out_services
 
         assert self._channel is not None
-        return fan_out_services(services, self._channel)
+        return fan_out_services(services, self._channel, fronts=self.role != "worker")
 
     def open(self, server: "Server", dispatcher: "Dispatcher", http_servers: "Sequence[HttpServer]") -> None:
         """Serve the supervisor's requests; `http_servers` has that of the metrics, whose socket all workers share."""
@@ -133,13 +139,26 @@ class WorkerProcess:
             if server.readiness().ready != ready:
                 ready = not ready
                 self._send("ready", ready=ready)
-                if ready and self.number == 0:
+                if ready and self.number == 0 and self.role == "worker":
                     warn_about_gpu_copies(server)
             await asyncio.sleep(LATER_S if ready else SOON_S)
 
     def _send(self, kind: str, **fields: Any) -> None:
         assert self._channel is not None
         self._channel.send_message(kind, **fields)
+
+    def _models_changed(self, frame: Frame) -> None:
+        self.models = frame.body
+        self.on_models(frame.body)
+
+    def publish_models(self, publish: Callable[[], None]) -> None:
+        """Call `publish` before each answer to a call of the supervisor: the fronts know what it did."""
+        assert self._channel is not None
+        self._channel.before_answer = publish
+
+    def send_models(self, catalogue: bytes) -> None:
+        assert self._channel is not None
+        self._channel.send(Frame({"kind": "models"}, catalogue))
 
     def _listen(self, frame: Frame) -> None:
         self._orders.put_nowait(frame)
@@ -205,14 +224,15 @@ def from_environment(environ: MutableMapping[str, str]) -> WorkerProcess | None:
     value = environ.pop(VARIABLE, "")
     if not value:
         return None
-    number, buckets, *descriptors = map(int, value.split(","))
+    role, *numbers = value.split(",")
+    number, buckets, *descriptors = map(int, numbers)
     for descriptor in (buckets, *descriptors):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
-    link, metrics, grpc, *http = (socket.socket(fileno=one) if one >= 0 else None for one in descriptors)
+    link, metrics, grpc, hello, *http = (socket.socket(fileno=one) if one >= 0 else None for one in descriptors)
     assert link is not None
     shared = SharedTokenBuckets(buckets)
-    return WorkerProcess(number, link, metrics, [one for one in http if one is not None], grpc, shared)
+    return WorkerProcess(number, link, metrics, [one for one in http if one is not None], grpc, shared, hello, role)
 
 
 def warn_about_gpu_copies(server: "Server") -> None:

@@ -163,11 +163,13 @@ async def start(
     metrics: socket.socket | None,
     grpc: socket.socket | None,
     http: Sequence[socket.socket],
+    hello: socket.socket | None = None,
+    role: str = "worker",
 ) -> tuple[WorkerHandle, asyncio.StreamReader]:
     """Start a worker process, in its own session: signals of a terminal reach the supervisor only."""
     ours, theirs = socket.socketpair()
-    descriptors = [buckets, *(one.fileno() if one is not None else -1 for one in (theirs, metrics, grpc, *http))]
-    value = ",".join(map(str, [number, *descriptors]))
+    descriptors = [buckets, *(one.fileno() if one is not None else -1 for one in (theirs, metrics, grpc, hello, *http))]
+    value = ",".join(map(str, [role, number, *descriptors]))
     with theirs:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pilotlight_predictor", *argv,

@@ -53,17 +53,18 @@ def reserve_port(settings: ServerSettings, inherited: socket.socket | None = Non
     `inherited`: the unix socket that all workers accept from.
     """
     port, host = settings.grpc_port, settings.grpc_host or settings.host
+    several = (settings.fronts or settings.workers) > 1
     if port < 0:
         return None
-    if port == 0 and settings.workers > 1:
-        log("setting", "gRPC is off: several workers need a fixed --grpc-port", level="WARNING")
+    if port == 0 and several:
+        log("setting", "gRPC is off: several processes need a fixed --grpc-port", level="WARNING")
         return None
     if inherited is not None:
         return ReservedPort(host, port, inherited)
     unix = unix_socket.is_unix(host)
     try:
         path = unix_socket.socket_path(host, port)
-        bound_socket = unix_socket.listen(path, BACKLOG) if unix else _reserve(host, port, shared=settings.workers > 1)
+        bound_socket = unix_socket.listen(path, BACKLOG) if unix else _reserve(host, port, shared=several)
     except OSError as error:
         message = f"{host}:{port}: {error.strerror}; choose another with --grpc-port, or -1 for none"
         if port != GRPC_PORT:

@@ -1,0 +1,175 @@
+"""Messages between a front and the model process: requests and answers, without the bytes of their larger tensors.
+
+    front → model process   Submit, Cancel, Pause, Release
+    model process → front   Welcome, Answer, Failure
+
+Every Submit gets exactly one final Answer or Failure, also after a Cancel.
+"""
+
+from collections.abc import Sequence
+from struct import Struct as Layout
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from pilotlight_predictor import errors
+from pilotlight_predictor.core.requests import (
+    InferRequest,
+    Outputs,
+    OutputsWithParameters,
+    RequestedOutput,
+    SequencePoint,
+)
+from pilotlight_predictor.core.tensors import Array, JsonText, Tensor, decode_raw, encode_raw
+from pilotlight_predictor.scheduling.queue import QueuedRequest
+
+LENGTH: Final = Layout("<I")
+JSON_TEXT: Final = "JSON"  # BYTES whose elements are JSON text
+
+
+class Place(Struct, array_like=True):
+    """A tensor: its bytes, or where they lie in the sender's block."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    raw: bytes | None = None
+    offset: int = 0
+    size: int = 0
+
+
+class Submit(Struct, array_like=True, tag=0):
+    number: int
+    model: str
+    version: int
+    loaded: int  # the load of the version that the request was validated for
+    rows: int
+    signature: bytes | None
+    inputs: list[Place] | None
+    streams: bool  # any number of answers
+    id: str
+    outputs: list[str]
+    parameters: dict[str, Any]
+    priority: int
+    timeout_us: int
+    request_id: str
+    verb: str
+    document: Any = None
+    sequence: tuple[int | str, bool, bool] | None = None
+
+
+class Cancel(Struct, array_like=True, tag=1):
+    number: int
+
+
+class Pause(Struct, array_like=True, tag=2):
+    number: int
+    paused: bool
+
+
+class Release(Struct, array_like=True, tag=3):
+    """The block of an answer was read."""
+
+    offset: int
+
+
+class Welcome(Struct, array_like=True, tag=4):
+    """The model process has the front's memory and answers from now on."""
+
+    pid: int
+
+
+class Answer(Struct, array_like=True, tag=5):
+    number: int
+    final: bool
+    outputs: list[Place]
+    parameters: dict[str, Any] | None
+    block: int = -1
+
+
+class Failure(Struct, array_like=True, tag=6):
+    number: int
+    final: bool
+    error: str  # name of a class of errors.py
+    message: str
+    request_id: str = ""
+    retry_after: int | None = None
+
+
+Message = Submit | Cancel | Pause | Release | Welcome | Answer | Failure
+encode: Final = msgspec.msgpack.Encoder().encode
+decode: Final = msgspec.msgpack.Decoder(Message).decode
+_signature: Final = msgspec.msgpack.Encoder().encode
+
+
+def submit_of(number: int, item: QueuedRequest, loaded: int, version: int, inputs: list[Place] | None) -> Submit:
+    request, sequence = item.request, item.request.sequence
+    return Submit(
+        number, request.model, version, loaded, item.rows,
+        None if item.signature is None else _signature(item.signature), inputs, item.part is not None, request.id,
+        [output.name for output in request.outputs], request.parameters, request.priority, request.timeout_us,
+        request.request_id, request.verb, request.document,
+        None if sequence is None else (sequence.id, sequence.start, sequence.end),
+    )  # fmt: skip
+
+
+def request_of(message: Submit, tensors: dict[str, Tensor]) -> InferRequest:
+    """Return the request as the model's executor takes it: validated, and with all that a model may read."""
+    request = InferRequest(
+        message.model, tensors, message.version, message.id, tuple(map(RequestedOutput, message.outputs)),
+        message.parameters, False, message.priority, message.timeout_us, message.request_id,
+    )  # fmt: skip
+    request.document, request.verb = message.document, message.verb
+    if message.sequence is not None:
+        request.sequence = SequencePoint(*message.sequence)
+    return request
+
+
+def failure_of(number: int, final: bool, error: Exception) -> Failure:
+    """Return the error for the front; of one that is not the predictor's own, the text is for the log alone."""
+    known = error if isinstance(error, errors.PredictorError) else errors.BackendFailed(str(error))
+    return Failure(number, final, type(known).__name__, str(known), known.request_id, known.retry_after)
+
+
+def error_of(message: Failure) -> errors.PredictorError:
+    cls = getattr(errors, message.error, errors.PredictorError)
+    error: errors.PredictorError = cls.__new__(cls)
+    error.args = (message.message,)
+    error.request_id = message.request_id
+    if message.retry_after is not None:
+        error.retry_after = message.retry_after
+    return error
+
+
+def datatype_of(tensor: Tensor) -> str:
+    """Return the datatype; BYTES of JSON text have one of their own."""
+    datatype, array = tensor
+    return JSON_TEXT if datatype == "BYTES" and array.size and _is_json(array) else datatype
+
+
+def _is_json(array: Array) -> bool:
+    return all(isinstance(item, JsonText) for item in array.flat)
+
+
+def tensors_of(places: Sequence[Place], memory: memoryview) -> dict[str, Tensor]:
+    """Return tensors that read the message's bytes, or the sender's memory, in place."""
+    tensors = {}
+    for place in places:
+        raw = memory[place.offset : place.offset + place.size] if place.raw is None else place.raw
+        datatype = "BYTES" if place.datatype == JSON_TEXT else place.datatype
+        tensor = decode_raw(place.name, datatype, place.shape, raw)
+        if place.datatype == JSON_TEXT:
+            for index, item in enumerate(tensor.array.flat):
+                tensor.array.flat[index] = JsonText(item)
+        tensors[place.name] = tensor
+    return tensors
+
+
+def outputs_of(message: Answer, memory: memoryview) -> Outputs:
+    tensors = tensors_of(message.outputs, memory)
+    return tensors if message.parameters is None else OutputsWithParameters(tensors, message.parameters)
+
+
+def raw_of(tensors: dict[str, Tensor]) -> list[tuple[str, str, tuple[int, ...], memoryview | bytes]]:
+    return [(name, datatype_of(tensor), tensor.array.shape, encode_raw(tensor)) for name, tensor in tensors.items()]

@@ -102,7 +102,7 @@ def command(options: argparse.Namespace, ways: Sequence[Way]) -> list[str]:
         sys.executable, "-m", "pilotlight_predictor", "--model-repository", str(options.folder / "models"),
         "--device", options.device, "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1",
         "--metrics-port", "-1", "--log-format", "json", "--load-timeout-s", "120",
-        "--model-control-mode", "explicit", *chosen,
+        "--model-control-mode", "explicit", "--fronts", str(options.fronts), *chosen,
     ]  # fmt: skip
 
 
@@ -200,5 +200,6 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--fronts", type=int, default=0)
     parser.add_argument("--budget", type=float, default=135.0, help="no case begins later than that")
     print(json.dumps(main(parser.parse_args()), indent=1))

@@ -298,7 +298,6 @@ def interpolate(values: Mapping[int, float], size: int) -> float:
 
 
 def at_size(by_size: Mapping[int, Samples], size: int, rng: np.random.Generator) -> float:
-    """Return a sampled time of a size; between two measured sizes that of the larger one: batches are padded."""
-    sizes = sorted(by_size)
-    samples = by_size[sizes[min(bisect_left(sizes, size), len(sizes) - 1)]]
-    return samples[rng.integers(len(samples))] if len(samples) > 1 else samples[0]
+    """Return a sampled time of a size, linear between measured ones."""
+    share = float(rng.random()) if any(len(samples) > 1 for samples in by_size.values()) else 0.0
+    return interpolate({each: samples[int(share * len(samples))] for each, samples in by_size.items()}, size)

@@ -27,6 +27,7 @@ from pilotlight.observability.bounded_stderr import BoundedStderrHandler
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_settings
 from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
 from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, Rules
+from pilotlight.targets.local.supervisor.gpus import PARKED_PERCENT
 from pilotlight.wire.machine import free_port
 
 if TYPE_CHECKING:
@@ -37,6 +38,20 @@ HOUSEKEEPING_S: Final = 1.0
 FAILED_START_S: Final = 10.0
 SIGNALLED: Final = 128 + signal.SIGTERM  # exit code in the foreground after a signal
 CLEAN_LOGS_EVERY: Final = 10  # of these
+GPU_FLAGS: Final = (
+    (
+        "--gpu-residence", "PILOTLIGHT_GPU_RESIDENCE", DEFAULT_RULES.residence_s,
+        "seconds that a model keeps its GPU memory, or less where it wakes fast",
+    ),
+    (
+        "--gpu-patience", "PILOTLIGHT_GPU_PATIENCE", DEFAULT_RULES.patience_s,
+        "seconds after which busy models leave a GPU for requests that wait, or less where they wake fast",
+    ),
+    (
+        "--parked-percent", "PILOTLIGHT_PARKED_PERCENT", PARKED_PERCENT,
+        "percentage of the host memory for all parked replicas together",
+    ),
+)  # fmt: skip
 log = logging.getLogger("pilotlight.daemon")  # control_process_launcher.py finds it in the log
 
 
@@ -54,13 +69,14 @@ class Options:
     https: HttpsSettings | None = None
     allowed_hosts: tuple[str, ...] = ()
     gpu_rules: Rules = DEFAULT_RULES
+    parked_percent: float = PARKED_PERCENT
 
     def command(self) -> tuple[str, ...]:
         """Return the command that starts the same control process again."""
         flags = (
             "--gateway-port", self.gateway_port, "--api-port", self.api_port, "--service-ports", self.service_ports,
             "--scale-to-zero-grace", self.zero_grace_s, "--gpu-residence", self.gpu_rules.residence_s,
-            "--gpu-patience", self.gpu_rules.patience_s, "--parked-percent", self.gpu_rules.parked_percent,
+            "--gpu-patience", self.gpu_rules.patience_s, "--parked-percent", self.parked_percent,
         )  # fmt: skip
         prometheus = ("--prometheus", self.prometheus) if self.prometheus else ()
         pilot_light = () if self.pilot_light else ("--no-pilot-light",)
@@ -81,6 +97,7 @@ class Options:
             self.gateway_port, self.service_ports, prometheus, self.pilot_light, self.zero_grace_s,
             https=self.https, allowed_hosts=self.allowed_hosts, console=f"http://127.0.0.1:{self.api_port}/console",
             gpu_rules=self.gpu_rules,
+            parked_percent=self.parked_percent,
             usage_days=retention(os.environ),
         )  # fmt: skip
 
@@ -104,18 +121,8 @@ def options(argv: Sequence[str]) -> Options:
         "--scale-to-zero-grace", type=float, default=variable("PILOTLIGHT_SCALE_TO_ZERO_GRACE", "0"),
         help="grace period in seconds after the window before the last replica is stopped (Knative: 30)",
     )  # fmt: skip
-    parser.add_argument(
-        "--gpu-residence", type=float, default=variable("PILOTLIGHT_GPU_RESIDENCE", DEFAULT_RULES.residence_s),
-        help="seconds that a model keeps its GPU memory, or less where it wakes fast",
-    )  # fmt: skip
-    parser.add_argument(
-        "--gpu-patience", type=float, default=variable("PILOTLIGHT_GPU_PATIENCE", DEFAULT_RULES.patience_s),
-        help="seconds after which busy models leave a GPU for requests that wait, or less where they wake fast",
-    )  # fmt: skip
-    parser.add_argument(
-        "--parked-percent", type=float, default=variable("PILOTLIGHT_PARKED_PERCENT", DEFAULT_RULES.parked_percent),
-        help="percentage of the host memory for all parked replicas together",
-    )  # fmt: skip
+    for flag, name, default, text in GPU_FLAGS:
+        parser.add_argument(flag, type=float, default=variable(name, default), help=text)
     parser.add_argument("--allowed-hosts", default="", help="additional allowed Host and Origin names, comma separated")
     parser.add_argument("--https", default="", help="host:port of an HTTPS listener, with the files below")
     for flag in ("--tls-cert", "--tls-key", "--tls-client-ca"):
@@ -131,7 +138,7 @@ def options(argv: Sequence[str]) -> Options:
         args.foreground,
         https_settings(args.https, args.tls_cert, args.tls_key, args.tls_client_ca),
         tuple(name.strip().lower() for name in args.allowed_hosts.split(",") if name.strip()),
-        Rules(args.gpu_residence, args.gpu_patience, parked_percent=args.parked_percent),
+        Rules(args.gpu_residence, args.gpu_patience), args.parked_percent,
     )  # fmt: skip
 
 

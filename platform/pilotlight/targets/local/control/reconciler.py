@@ -42,7 +42,7 @@ from pilotlight.targets.local.store.store import EventRecorder, Store
 from pilotlight.targets.local.store.token_usage import DEFAULT_DAYS
 from pilotlight.targets.local.supervisor import logs
 from pilotlight.targets.local.supervisor.forkserver_client import pilot_lights
-from pilotlight.targets.local.supervisor.gpus import over_budget, parking_budget
+from pilotlight.targets.local.supervisor.gpus import PARKED_PERCENT, over_budget, parking_budget
 from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.local.supervisor.supervisor import LauncherFactory, Supervisor
@@ -61,6 +61,7 @@ class ReconcilerSettings:
     allowed_hosts: tuple[str, ...] = ()  # of requests to loopback listeners, beside those of services
     console: str = ""  # URL of the console
     gpu_rules: Rules = DEFAULT_RULES
+    parked_percent: float = PARKED_PERCENT
     usage_days: int = DEFAULT_DAYS  # that the store has token usage of
 
 
@@ -87,7 +88,7 @@ class Reconciler:
         processes = ProcessLauncher(home, self.base_url, pilot_lights(home) if settings.pilot_light else None)
         self.supervisor = Supervisor(
             home, self._replica_changed, processes, launchers, gpu_facts=lambda replica: self.gpus.facts(replica),
-            gpu_rules=settings.gpu_rules, clock=clock,
+            gpu_rules=settings.gpu_rules, parked_percent=settings.parked_percent, clock=clock,
         )  # fmt: skip
         tls = settings.https.gateway_flags() if settings.https else ()
         self.history = Recorder(home.history, self.supervisor.replicas)
@@ -229,7 +230,7 @@ class Reconciler:
 
     def _enforce_parking_budget(self) -> None:
         """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
-        for replica in over_budget(self.supervisor.replicas(), parking_budget(self.settings.gpu_rules)):
+        for replica in over_budget(self.supervisor.replicas(), parking_budget(self.settings.parked_percent)):
             message = "stopped while parked: the memory for parked replicas is needed"
             self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
             self.supervisor.drain(replica.id, self.settings.drain_s)

@@ -60,7 +60,6 @@ class Rules(NamedTuple):
 
     residence_s: float = 10.0  # a holder stays ready this long, or as long as its load took
     patience_s: float = 30.0  # before busy holders leave for a replica with waiting requests
-    parked_percent: float = 25.0  # of the host memory, for all parked replicas together
 
 
 DEFAULT_RULES: Final = Rules()

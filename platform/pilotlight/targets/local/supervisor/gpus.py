@@ -15,6 +15,7 @@ from pilotlight.targets.local.scaling.gpu_admission import Admission, Waiter
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire.machine import total_memory
 
+PARKED_PERCENT: Final = 25.0  # of the host memory, for all parked replicas together
 LEAVING: Final = ("parking", "draining")  # states of holders that will free their GPUs
 
 
@@ -218,9 +219,9 @@ def _nvml() -> list[tuple[Device, str]]:
         pynvml.nvmlShutdown()
 
 
-def parking_budget(rules: gpu_admission.Rules) -> int:
+def parking_budget(percent: float) -> int:
     """Return the bytes of host memory that all parked replicas may use together."""
-    return int(total_memory() * rules.parked_percent / 100)
+    return int(total_memory() * percent / 100)
 
 
 def over_budget(replicas: Sequence[Replica], budget: int) -> list[Replica]:

@@ -20,7 +20,15 @@ from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.scaling.gpu_admission import DEFAULT_RULES, Admission, Gpu, Rules, impossible
 from pilotlight.targets.local.supervisor import container_command, logs, shim
-from pilotlight.targets.local.supervisor.gpus import Device, GpuFacts, GpuQueue, Hold, find_devices, parking_budget
+from pilotlight.targets.local.supervisor.gpus import (
+    PARKED_PERCENT,
+    Device,
+    GpuFacts,
+    GpuQueue,
+    Hold,
+    find_devices,
+    parking_budget,
+)
 from pilotlight.targets.local.supervisor.launcher import NOT_STARTED, Ended, Launcher, ReplicaHandle
 from pilotlight.targets.local.supervisor.parking.replica_parking import ReplicaParking, parking_of
 from pilotlight.targets.local.supervisor.parking.self_parking import ParkResult
@@ -92,6 +100,7 @@ class Supervisor:
         devices: Callable[[], Sequence[Device]] = find_devices,
         gpu_facts: Callable[[Replica], GpuFacts] = lambda record: GpuFacts(),
         gpu_rules: Rules = DEFAULT_RULES,
+        parked_percent: float = PARKED_PERCENT,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._home, self._on_change, self._processes, self._factories = home, on_change, processes, launchers
@@ -99,7 +108,7 @@ class Supervisor:
         self._sweeps: list[asyncio.Task[None]] = []
         self.secrets: dict[tuple[str, str], Mapping[str, str]] = {}  # by service; nowhere but in memory
         self.gpus = GpuQueue(devices, gpu_facts, clock, partial(replica_of_process, home), gpu_rules)
-        self._parking = ReplicaParking(self._token, lambda: parking_budget(gpu_rules))
+        self._parking = ReplicaParking(self._token, lambda: parking_budget(parked_percent))
         self._running: dict[str, SupervisedReplica] = {}
         self._none_left = asyncio.Event()
         self._orphans = OrphanReaper(home, self._running)

@@ -14,7 +14,6 @@ from tests.platform.targets.local.supervisor.supervisor_harness import Stage, al
 
 from pilotlight.targets.local.control_process_launcher import token
 from pilotlight.targets.local.manifests.service_spec_types import Probe
-from pilotlight.targets.local.scaling.gpu_admission import Rules
 from pilotlight.targets.local.supervisor.gpus import Device
 from pilotlight.targets.local.supervisor.process_inspection import connections_to
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica
@@ -121,10 +120,8 @@ def test_a_parked_engine_frees_the_gpu_and_answers_after_it_is_woken(tmp_path: P
 
 
 def test_weights_that_host_memory_has_no_room_for_are_loaded_again(tmp_path: Path, gpu: Path) -> None:
-    none = Rules(parked_percent=-1)
-
     async def play() -> None:
-        async with Stage(tmp_path, devices=lambda: [GPU], gpu_rules=none) as stage:
+        async with Stage(tmp_path, devices=lambda: [GPU], parked_percent=-1.0) as stage:
             there = await parked(stage, engine(tmp_path, args=SLEEPS))
             assert (there.discarded, there.parked_bytes) == (True, 0)
             stage.supervisor.unpark("one-1")

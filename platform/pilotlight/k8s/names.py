@@ -63,6 +63,7 @@ ANNOTATION_AUDIT: Final = f"{DOMAIN}/audit"  # "true": the gateway records each 
 
 # Other annotations of a document; any unknown one under our domain is an error.
 ANNOTATION_TRIGGERS: Final = f"{DOMAIN}/triggers"  # "latency=0.5, queue-depth=4"
+ANNOTATION_SCHEDULE: Final = f"{DOMAIN}/schedule"  # "0 8 * * 1-5 to 0 18 * * 1-5 Europe/Berlin = 3"
 ANNOTATION_FORMULA: Final = f"{DOMAIN}/scaling-formula"
 ANNOTATION_FORMULA_TARGET: Final = f"{DOMAIN}/scaling-target"
 ANNOTATION_WAKE_BY: Final = f"{DOMAIN}/wake-by"  # activator at zero: "gateway" or "http-add-on"
@@ -107,7 +108,7 @@ RELEASE_ANNOTATIONS: Final = (
     ANNOTATION_PLANNED_WITH, ANNOTATION_SIDES, ANNOTATION_PINS, ANNOTATION_CANARY_PERCENT
 )  # fmt: skip
 COMPONENT_ANNOTATIONS: Final = (
-    ANNOTATION_TRIGGERS, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
+    ANNOTATION_TRIGGERS, ANNOTATION_SCHEDULE, ANNOTATION_FORMULA, ANNOTATION_FORMULA_TARGET, ANNOTATION_WAKE_BY
 )  # fmt: skip
 SERVICE_ANNOTATIONS: Final = (
     *ACCESS_ANNOTATIONS, *COMPONENT_ANNOTATIONS, ANNOTATION_MODEL_NAMES, ANNOTATION_SIZE, ANNOTATION_CANARY,

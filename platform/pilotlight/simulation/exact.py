@@ -112,7 +112,7 @@ class ExactEngine:
         )  # fmt: skip
         clock = self.clock
         self.backend = LiveBackend(key, self._config, self._on_wake, lambda: clock.now, BufferBudget())
-        self.metrics = TriggerMetrics(scenario)
+        self.metrics = TriggerMetrics(scenario, trace.start)
         self.replica_set = ReplicaSet(
             scenario, profile, self.end, rng, clock, self._on_ready, self._on_retire, self.metrics.values
         )

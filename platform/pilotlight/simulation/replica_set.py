@@ -18,6 +18,7 @@ from pilotlight.targets.local.control.service_state import TrafficLog, activatio
 from pilotlight.targets.local.scaling import kpa
 from pilotlight.targets.local.scaling.decision import KpaDecisionState, decide
 from pilotlight.targets.local.scaling.gpu_admission import Gpu, Holder, Waiter, admit
+from pilotlight.targets.local.scaling.keda import scheduled
 from pilotlight.targets.local.scaling.removal import select_for_removal
 from pilotlight.targets.local.scaling.types import Decision, Kpa, Observed
 
@@ -86,6 +87,7 @@ class ReplicaSet:
         self.parked = False
         self.decisions: list[tuple[float, Decision]] = []
         self._state: object = _initial_state(scenario)
+        self._always = bool(scheduled(scenario.scaling))
         self._decided_at = LONG_AGO
         self._number = 0
         self._gpus = [Gpu(index) for index in range(scenario.devices or 0)]
@@ -118,7 +120,7 @@ class ReplicaSet:
 
     def decide(self, now: float) -> bool:
         active = self.active
-        if not (active or self.desired or self.traffic.waiting or min_replicas(self.scenario.scaling)):
+        if not (active or self.desired or self.traffic.waiting or self._always or min_replicas(self.scenario.scaling)):
             return bool(self.replicas)
         if now - self._decided_at >= self.scenario.tick_s - 1e-9:
             self._decided_at = now

@@ -12,6 +12,7 @@ from pilotlight.simulation.scenario import Scenario
 from pilotlight.simulation.service_times import Profile
 from pilotlight.simulation.stations import DEFAULT_SERVICE_TIME_S
 from pilotlight.simulation.trace import CountTrace, Trace
+from pilotlight.targets.local.scaling.keda import scheduled
 
 MAX_EXACT: Final = 2_000_000  # requests: about half a minute
 
@@ -28,11 +29,11 @@ def simulate(
         result = simulate_exactly(scenario, profile, single, seed)
     return replace(
         result, prices=prices or Prices(), slo_seconds=slo.value if slo else None,
-        assumptions=(*assumptions(profile, trace), *result.assumptions),
+        assumptions=(*assumptions(scenario, profile, trace), *result.assumptions),
     )  # fmt: skip
 
 
-def assumptions(profile: Profile, trace: Trace | CountTrace) -> list[str]:
+def assumptions(scenario: Scenario, profile: Profile, trace: Trace | CountTrace) -> list[str]:
     """Return what was not given and therefore taken as a default."""
     times = profile.service_times
     measured = times.samples or times.by_batch or times.by_concurrency or times.llm
@@ -43,4 +44,6 @@ def assumptions(profile: Profile, trace: Trace | CountTrace) -> list[str]:
         )
     if not profile.cold_starts:
         notes.append(f"cold start {DEFAULT_COLD_START_S:g} s, neither measured nor given: --profile, --cold-start")
+    if scheduled(scenario.scaling) and trace.start is None:
+        notes.append("the trace has no date: it starts on a Monday at 00:00 UTC")
     return notes

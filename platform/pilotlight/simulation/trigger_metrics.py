@@ -5,6 +5,7 @@ PromQL is evaluated by the embedded platform's evaluator, over series scraped ev
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Final, Protocol
 
@@ -20,12 +21,13 @@ from pilotlight.contract import (
 )
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.simulation.scenario import Scenario
-from pilotlight.targets.local.scaling.keda import query_value
+from pilotlight.targets.local.scaling.keda import query_value, scheduled_replicas
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery
 from pilotlight.targets.local.scaling.types import Hpa, Metric
 
 SCRAPE_S: Final = 5.0
 SYNC_S: Final = 15.0
+MONDAY: Final = datetime(2026, 1, 5, tzinfo=UTC)  # start of a trace without a date
 
 
 class Busy(Protocol):
@@ -41,7 +43,9 @@ class ServingReplica(Protocol):
 class TriggerMetrics:
     """`scrape` is called every second with the gateway's report; `values` returns the triggers' last values."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, start: datetime | None = None) -> None:
+        self._start = start or MONDAY
+        self._change: dict[str, tuple[float, float]] = {}  # value of a schedule and when it changes
         scaling = scenario.scaling
         self._metrics: tuple[Metric, ...] = scaling.metrics if isinstance(scaling, Hpa) else ()
         self._polling_s = min(scaling.polling_s, SYNC_S) if isinstance(scaling, Hpa) else SYNC_S
@@ -107,9 +111,21 @@ class TriggerMetrics:
             for metric in self._queries:
                 self._values[metric.name] = self._query(metric, now)
         for metric in self._metrics:
+            if metric.source == "cron":
+                self._values[metric.name] = self._scheduled(metric, now)
             if metric.source == "cpu":
                 self._values[metric.name] = 100.0 * self._busy if ready else None
         return self._values
+
+    def _scheduled(self, metric: Metric, now: float) -> float:
+        value, until = self._change.get(metric.name, (0.0, -1.0))
+        if now >= until:
+            assert metric.schedule is not None
+            moment = self._start + timedelta(seconds=now)
+            value = scheduled_replicas(metric, moment)
+            until = (metric.schedule.active(moment)[1] - self._start).total_seconds()
+            self._change[metric.name] = value, until
+        return value
 
     def _query(self, metric: Metric, now: float) -> float | None:
         try:

@@ -369,3 +369,24 @@ def test_no_config_makes_a_dangerous_trigger(
     made = planned(service, Capabilities(our_gateway=gateway)).workloads[0].scaling
     assert made.scaler in ("keda", "hpa")
     assert made.scaler == "hpa" or not dangers(made)
+
+
+SCHEDULE = "0 8 * * 1-5 to 0 18 * * 1-5 Europe/Berlin = 3"
+
+
+def test_a_schedule_becomes_a_cron_trigger_beside_those_for_requests() -> None:
+    made = scaling(raw(ome(min_replicas=0, annotations={"pilotlight.dev/schedule": SCHEDULE})))
+    trigger = only(made.triggers, "cron")
+    assert trigger.metadata == {
+        "timezone": "Europe/Berlin", "start": "0 8 * * 1-5", "end": "0 18 * * 1-5", "desiredReplicas": "3",
+    }  # fmt: skip
+    assert only(made.triggers, "external-push")
+    several = f"{SCHEDULE}; 0 9 * * 6 to 0 12 * * 6 UTC = 1"
+    made = scaling(raw(ome(min_replicas=1, annotations={"pilotlight.dev/schedule": several})))
+    assert [each.name for each in made.triggers if each.type == "cron"] == ["schedule", "schedule_2"]
+    assert only(made.triggers)  # requests in flight, by default
+
+
+@pytest.mark.parametrize("text", ["8 to 18", "0 8 * * * to 0 18 * * * Nowhere = 2", "0 99 * * * to 0 18 * * * UTC = 2"])
+def test_a_schedule_that_cannot_be_read_is_refused(text: str) -> None:
+    assert codes(refusals(raw(ome(annotations={"pilotlight.dev/schedule": text})))) == ["PL337"]

@@ -1,11 +1,15 @@
 """Replicas on virtual time: the autoscalers' decisions, scarce GPUs, drains, parking; requests are never lost."""
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.platform.simulation.scenarios import constant, kpa, poisson, scenario
 
+from pilotlight.k8s.cron import Schedule
+from pilotlight.simulation.approximation.engine import simulate_approximately
 from pilotlight.simulation.exact import ExactEngine, simulate_exactly
 from pilotlight.simulation.result import Simulation
 from pilotlight.simulation.scenario import Scenario
@@ -153,3 +157,20 @@ def test_more_replicas_never_make_requests_slower(seed: int, replicas: int, load
     )
     for share in (0.5, 0.95, 0.99):
         assert more.latency.quantile(share) <= few.latency.quantile(share) + 1e-9
+
+
+def test_a_schedule_starts_replicas_before_requests_come() -> None:
+    quick = ScalingRules((Policy("Percent", 100, 1),), "Max", 0.0)
+    schedule = Schedule("10 * * * *", "20 * * * *", "UTC", 2)
+    metrics = (
+        Metric("requests", "requests", "AverageValue", 4.0),
+        Metric("s", "cron", "AverageValue", 1.0, schedule=schedule),
+    )
+    rules = Hpa(0, 5, metrics, quick, quick, keda=True, polling_s=5.0, cooldown_s=30.0)
+    start = datetime(2026, 11, 18, 10, tzinfo=UTC)
+    trace = Trace(np.array([615.0, 616.0]), start=start, duration=3600.0)
+    for simulated in (simulate_exactly, simulate_approximately):
+        result = simulated(scenario(rules), constant(0.1, cold_start=5.0), trace)
+        assert [count_at(result, at) for at in (500.0, 610.0, 1000.0, 1500.0)] == [0, 2, 2, 0]
+        assert result.latency.quantile(1.0) < 0.5
+        assert result.replica_seconds == pytest.approx(2 * 600, rel=0.1)

@@ -12,6 +12,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
+from pilotlight.k8s.cron import Schedule
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.types import Scaling, Trigger
@@ -128,6 +129,15 @@ def activators(context: PlanContext) -> list[str]:
 
 def resource(name: str, value: str, utilization: bool) -> Trigger:
     return Trigger(name, name, {"value": value}, "Utilization" if utilization else "AverageValue")
+
+
+def cron(schedule: Schedule) -> Trigger:
+    """Build a trigger that starts replicas before requests come. It may wake a service from zero by itself."""
+    metadata = {
+        "timezone": schedule.timezone, "start": schedule.start, "end": schedule.end,
+        "desiredReplicas": str(schedule.replicas),
+    }  # fmt: skip
+    return Trigger("cron", "schedule", metadata)
 
 
 def graphite(name: str, metric: ScalingMetric) -> Trigger:

@@ -16,7 +16,7 @@ Owner = Literal["hpa", "keda", "external", "none"]
 OWNERS: Final = ("hpa", "keda", "external", "none")
 OME_MAXIMUM: Final = 3
 OME_ROUTER_MAXIMUM: Final = 2
-_TARGETS: Final = ("threshold", "targetConcurrency", "value", "targetValue")
+_TARGETS: Final = ("threshold", "targetConcurrency", "value", "targetValue", "desiredReplicas")
 DEFAULT_UTILIZATION: Final = 80  # percent, default of KServe and OME
 
 
@@ -108,8 +108,9 @@ def _keda_reason(context: PlanContext, minimum: int) -> str:
     component, config = context.component, config_of(context)
     if config is not None and config.enabled is not False and (config.enabled or config.query or config.threshold):
         return "kedaConfig.enableKeda" if config.enabled else "kedaConfig is set"
-    if context.annotation(document_annotations.TRIGGERS):
-        return f"annotation {document_annotations.TRIGGERS}"
+    for key in (document_annotations.TRIGGERS, document_annotations.SCHEDULE):
+        if context.annotation(key):
+            return f"annotation {key}"
     if any(metric.kind != "resource" for metric in component.metrics):
         return "autoScaling.metrics names more than cpu and memory"
     if component.scale_metric in ("concurrency", "rps"):
@@ -164,6 +165,8 @@ def _keda(context: PlanContext, minimum: int, maximum: int, log: DecisionLog) ->
 def _shape(trigger: Trigger) -> str:
     if trigger.type == "external-push":
         return "the gateway reports waiting requests, also at zero replicas"
+    if trigger.type == "cron":
+        return "replicas by a schedule, before requests come"
     if trigger.type in ("cpu", "memory"):
         return "by the HPA's own metric"
     level = trigger.metric_type == "Value"

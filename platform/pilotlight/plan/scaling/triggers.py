@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Final, cast
 from urllib.parse import urlsplit
 
+from pilotlight.k8s.cron import Schedule
 from pilotlight.plan import document_annotations
 from pilotlight.plan.component_context import PlanContext
 from pilotlight.plan.scaling import keda
@@ -22,6 +23,7 @@ DEFAULT_CONCURRENCY: Final = 10
 DEFAULT_RPS: Final = 200  # Knative's default target
 OME_THRESHOLD: Final = "10"
 OTEL_SCALER: Final = "keda-otel-scaler.keda.svc:4318"
+_SCHEDULE: Final = re.compile(r"(\S+(?: +\S+){4}) +to +(\S+(?: +\S+){4}) +([A-Za-z][\w+/-]*) *= *([1-9]\d{0,5})")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
@@ -70,6 +72,7 @@ def choose_triggers(context: PlanContext, min_replicas: int, log: DecisionLog) -
     triggers = [*(keda.prometheus(context, spec, min_replicas) for spec in specs), *unguarded]
     if kinds or min_replicas == 0:
         triggers = [*_request_triggers(context, kinds, min_replicas, log), *triggers]
+    triggers += _from_schedule(context, log)
     for address in {
         trigger.metadata.get(key, "") for trigger in triggers for key in ("serverAddress", "scalerAddress")
     }:
@@ -170,6 +173,19 @@ def _from_annotation(context: PlanContext, log: DecisionLog) -> Iterator[Trigger
             log.error("PL324", path, f"{kind} is a metric of {problem}")
         else:
             yield _metric_spec(context, cast(Kind, kind), target)
+
+
+def _from_schedule(context: PlanContext, log: DecisionLog) -> Iterator[Trigger]:
+    """Yield cron triggers of `0 8 * * 1-5 to 0 18 * * 1-5 Europe/Berlin = 3`; several are separated by semicolons."""
+    for part in filter(None, map(str.strip, context.annotation(document_annotations.SCHEDULE).split(";"))):
+        match = _SCHEDULE.fullmatch(part)
+        try:
+            if match is None:
+                raise ValueError("must be START to END TIMEZONE = REPLICAS")
+            yield keda.cron(Schedule(match[1], match[2], match[3], int(match[4])))
+        except ValueError as error:
+            message = f"{part}: {error}, such as 0 8 * * 1-5 to 0 18 * * 1-5 Europe/Berlin = 3"
+            log.error("PL337", context.annotation_path(document_annotations.SCHEDULE), message)
 
 
 def _missing_metric(context: PlanContext, kind: str) -> str:

@@ -72,6 +72,7 @@ def _check_annotations(context: PlanContext, log: DecisionLog) -> None:
     for_deployments = (
         *document_annotations.AUTOSCALER_CLASS,
         document_annotations.TRIGGERS,
+        document_annotations.SCHEDULE,
         document_annotations.FORMULA,
         document_annotations.WAKE_BY,
     )

@@ -57,7 +57,7 @@ class ApproximateEngine:
         self._in_system = 0.0
         self._span = self._step_s
         self._retiring: list[SimulatedReplica] | None = None  # while decisions are made ahead of the requests
-        self.metrics = TriggerMetrics(scenario)
+        self.metrics = TriggerMetrics(scenario, trace.start)
         self.replica_set = ReplicaSet(
             self.scenario, profile, self.end, self._rng, self.clock, self._on_ready, self._on_retire,
             self.metrics.values,

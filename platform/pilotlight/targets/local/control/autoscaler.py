@@ -1,6 +1,6 @@
 """Autoscaler loop of the embedded platform: one decision per second for each unit that can have replicas.
 
-The loop sleeps while every service is at zero; a waiting request or a deploy resumes it.
+The loop sleeps while every service is at zero and none has a schedule; a waiting request or a deploy resumes it.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, activation_replicas, min_replicas
 from pilotlight.targets.local.delayed_queue import log_and_continue
+from pilotlight.targets.local.scaling.keda import scheduled
 from pilotlight.targets.local.scaling.types import Decision, Observed
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 
@@ -111,10 +112,12 @@ class Autoscaler:
                 busy = True
                 continue
             override = run.override_of(unit.name)
-            if not (replicas or unit.desired or unit.traffic.waiting or min_replicas(unit.bounded(override))):
+            by_schedule = bool(scheduled(unit.scaling))
+            least = min_replicas(unit.bounded(override))
+            if not (replicas or unit.desired or unit.traffic.waiting or least or by_schedule):
                 continue
             self._apply(run, unit, unit.decide(self._observed(unit, newest, replicas, now), override, now))
-            busy = busy or bool(unit.desired)
+            busy = busy or by_schedule or bool(unit.desired)
         self._replica_set.reconcile(run, now)
         return busy
 

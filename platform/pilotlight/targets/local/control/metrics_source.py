@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -32,7 +33,7 @@ from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.prometheus.client import QueryFailed, installed, query_number, query_prometheus
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
-from pilotlight.targets.local.scaling.keda import query_value
+from pilotlight.targets.local.scaling.keda import query_value, scheduled_replicas
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery
 from pilotlight.targets.local.scaling.types import Hpa, Metric, Scaling
 from pilotlight.targets.local.supervisor.replica_record import Replica
@@ -86,6 +87,8 @@ class MetricsSource:
         for metric in unit.scaling.metrics:
             if metric.source in ("cpu", "memory"):
                 unit.metrics[metric.name] = self._usage(unit, metric, replicas, now)
+            elif metric.source == "cron":
+                unit.metrics[metric.name] = scheduled_replicas(metric, datetime.now(UTC))
         return unit.metrics
 
     def _usage(self, unit: Unit, metric: Metric, replicas: Sequence[Replica], now: float) -> float | None:

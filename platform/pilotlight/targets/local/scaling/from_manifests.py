@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, cast
 from pilotlight.errors import UsageError
 from pilotlight.k8s import quantities
 from pilotlight.k8s.autoscaling_annotations import HPA_CLASS, KNATIVE_AUTOSCALING, KPA_CLASS, MAX_INT32, camel
+from pilotlight.k8s.cron import Schedule
 from pilotlight.targets.local.scaling import keda_formula
 from pilotlight.targets.local.scaling.types import Fallback, Fixed, Hpa, Kpa, Metric, Policy, Scaling, ScalingRules
 
@@ -338,9 +339,20 @@ def _resource_trigger(item: Fields, name: str) -> Metric:
     return Metric(name, source, kind, item.within("metadata").number("value", None, 1e-9, float("inf")))
 
 
+def _cron(item: Fields, name: str) -> Metric:
+    data = item.within("metadata")
+    start, end, timezone = (data.text(key) for key in ("start", "end", "timezone"))
+    try:
+        schedule = Schedule(start, end, timezone, data.count("desiredReplicas", 1, 1))
+    except ValueError as error:
+        raise item.error("metadata", f"must be a schedule: {error}") from None
+    return Metric(name, "cron", "AverageValue", 1.0, schedule=schedule)
+
+
 _TRIGGERS: Final[dict[str, Callable[[Fields, str], Metric]]] = {
     "prometheus": _prometheus,
     "external-push": _requests,
     "cpu": _resource_trigger,
     "memory": _resource_trigger,
+    "cron": _cron,
 }

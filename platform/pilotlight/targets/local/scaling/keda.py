@@ -6,11 +6,12 @@ Without KEDA only the HPA decides. A metric absent from `observed.metrics` is no
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from pilotlight.targets.local.scaling import hpa, keda_formula, types
 from pilotlight.targets.local.scaling.hpa import History
-from pilotlight.targets.local.scaling.types import Decision, Fallback, Hpa, Metric, Observed, Rule
+from pilotlight.targets.local.scaling.types import Decision, Fallback, Hpa, Metric, Observed, Rule, Scaling
 
 COMPOSITE: Final = "formula"
 
@@ -142,6 +143,17 @@ def _above_zero(rules: Hpa, observed: Observed, triggered: TriggerValues, state:
         reason = f"held at 1: {word} of {period:g} s, {period - passed:.0f} s left"
         return Decision(1, reason, state, "cooldown")
     return Decision(result.desired, result.reason, state, result.rule)
+
+
+def scheduled(scaling: Scaling) -> list[Metric]:
+    """Return the triggers by which the count changes without requests."""
+    return [metric for metric in scaling.metrics if metric.source == "cron"] if isinstance(scaling, Hpa) else []
+
+
+def scheduled_replicas(metric: Metric, now: datetime) -> float:
+    """Return the value of a cron trigger. KEDA's is 1 outside of the schedule, where it is not active."""
+    assert metric.schedule is not None
+    return float(metric.schedule.replicas) if metric.schedule.active(now)[0] else 0.0
 
 
 def query_value(metric: Metric, result: float | None) -> float | None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from pilotlight.k8s.cron import Schedule
+
 DIGITS: Final = 6
 REPORT_DELAY_S: Final = 2  # a second is reported within this time after its end
 # As Knative: a window's seconds make up this share of the weighted average; the decay is at least 0.2.
@@ -65,12 +67,13 @@ class Metric:
     """
 
     name: str
-    source: Literal["prometheus", "requests", "cpu", "memory"]
+    source: Literal["prometheus", "requests", "cpu", "memory", "cron"]
     kind: Literal["Value", "AverageValue", "Utilization"]
     target: float
     activation: float = 0.0
     query: str = ""
     ignore_null: bool = True
+    schedule: Schedule | None = None  # of cron; the value is its number of replicas, outside of it 0
 
 
 @dataclass(frozen=True, slots=True)

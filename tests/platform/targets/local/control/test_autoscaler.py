@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
 from tests.platform.targets.local.runs import replica, revision, revision_of, running, service, workload
 
 from pilotlight.gateway.control_link import BackendReport
+from pilotlight.k8s.cron import Schedule
 from pilotlight.targets.local.control import autoscaler
 from pilotlight.targets.local.control.autoscaler import Autoscaler
 from pilotlight.targets.local.control.metrics_source import MetricsSource
@@ -235,3 +237,13 @@ def test_the_beat_goes_on_though_metrics_cannot_be_followed(monkeypatch: pytest.
     monkeypatch.setattr(Silence, "refresh", refresh)
     monkeypatch.setattr(autoscaler, "TICK_S", 0.01)
     asyncio.run(play())
+
+
+def test_a_service_with_a_schedule_is_decided_at_zero_too() -> None:
+    """Without requests nothing would resume the loop when the schedule starts."""
+    daily = Metric("schedule", "cron", "AverageValue", 1.0, schedule=Schedule("0 8 * * *", "0 18 * * *", "UTC", 2))
+    rules = Hpa(0, 5, (daily,), ScalingRules(()), ScalingRules(()), keda=True)
+    for scaling, needed in ((rules, True), (replace(rules, metrics=()), False)):
+        stage = staged(scaling)
+        stage.unit.desired = 0
+        assert stage.beat(1.0) is needed

@@ -1,5 +1,6 @@
 """ScalingRules out of manifests: the ones that our own render makes, and errors that name object, field and fix."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.scaling.decision import with_bounds
 from pilotlight.targets.local.scaling.from_manifests import DEFAULT_DOWN, DEFAULT_UP, scaling_of
+from pilotlight.targets.local.scaling.keda import scheduled_replicas
 from pilotlight.targets.local.scaling.promql import evaluator
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Metric, Policy, ScalingRules
 
@@ -144,6 +146,17 @@ def test_a_wrong_field_is_named_with_its_fix(
     with pytest.raises(UsageError) as caught:
         scaling_of(workload, autoscaler)
     assert message in str(caught.value)
+
+
+def test_a_cron_trigger_is_a_schedule() -> None:
+    data = {"start": "0 8 * * *", "end": "0 18 * * *", "timezone": "UTC", "desiredReplicas": "3"}
+    rules = scaling_of(DEPLOYMENT, scaled({"type": "cron", "metadata": data}))
+    assert isinstance(rules, Hpa)
+    [metric] = rules.metrics
+    values = [scheduled_replicas(metric, datetime(2026, 11, 18, hour, tzinfo=UTC)) for hour in (7, 8, 18)]
+    assert values == [0.0, 3.0, 0.0]
+    with pytest.raises(UsageError, match="must be a schedule: '8' must have five fields"):
+        scaling_of(DEPLOYMENT, scaled({"type": "cron", "metadata": {**data, "start": "8"}}))
 
 
 def test_pauses_are_read_from_annotations() -> None:

@@ -73,7 +73,7 @@ _TABLE: Final[tuple[tuple[str, str, tuple[int, str], str], ...]] = (
      "JSON nesting depth exceeds maximum allowed limit (100)"),
     ("", r"inputs\[\d+\] \('.*'\) has neither data nor", INVALID, f"{_ONE_DATA}But no field is set"),
     ("", r"input '.*' has both data and the parameter (\w+)", INVALID, f"{_ONE_DATA}But set 'data' '{{0}}'"),
-    ("", r"inputs\[\d+\].*binary_data_size = ", INTERNAL,
+    ("", r"inputs\[\d+\].* needs data or a binary_data_size", INTERNAL,
      f"Unable to parse 'binary_data_size': {_NOT}unsigned-integer as unsigned-integer"),
     ("", r"inputs\[\d+\]\.name = '(.*)' appears twice", INVALID, "input '{0}' already exists in request"),
     ("^http", r"inputs\[\d+\]\.datatype = ", INVALID, "invalid datatype for input"),

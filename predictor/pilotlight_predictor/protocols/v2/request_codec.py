@@ -161,7 +161,7 @@ def _inputs(
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
                 where = f"inputs[{len(inputs)}] ('{wire.name}')"
                 if size is not None:
-                    raise BadRequest(f"{where}: binary_data_size = {size!r}, must be 0 or more, without data")
+                    raise BadRequest(f"{where} needs data or a binary_data_size of 0 or more, not {size!r}")
                 raise BadRequest(f"{where} has neither data nor a binary_data_size of 0 or more")
             if position + size > len(blobs):
                 missing = position + size - len(blobs)

@@ -140,6 +140,76 @@ def test_the_only_module_class_of_model_py_needs_no_build(source: Any, net: tupl
     np.testing.assert_allclose(answer(spec(path.parent / "model.pt"), x=X), net[2], rtol=1e-6)
 
 
+PARTS = """
+    import torch
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return x * self.weight
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Layer()
+
+        def forward(self, x):
+            return self.layer(x)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_of_several_module_classes_the_one_with_the_names_of_the_weights_is_built(
+    source: Any, spec: Any, suffix: str
+) -> None:
+    from safetensors.torch import save_file
+
+    file = source(PARTS).parent / f"model.{suffix}"
+    (torch.save if suffix == "pt" else save_file)({"layer.weight": torch.full((4,), 2.0)}, file)
+    np.testing.assert_allclose(answer(spec(file), x=X), 2 * X)
+
+
+def test_several_module_classes_of_which_none_is_sure_ask_for_build(source: Any, spec: Any) -> None:
+    file = source(PARTS).parent / "model.pt"
+    torch.save({"other": torch.ones(4)}, file)
+    with pytest.raises(
+        LoadFailed, match=r"model\.py has 2 modules: Layer, Net; define build\(\) that returns the one to serve"
+    ):
+        backend.load(spec(file))
+
+
+def test_a_module_class_that_needs_arguments_asks_for_build(source: Any, spec: Any) -> None:
+    code = MODULE.replace("width=3", "width").replace("def build():", "def other():")
+    file = source(code).parent / "model.pt"
+    torch.save({"w": torch.ones(2)}, file)
+    needs = r"Net needs arguments \(width\): define build\(\) in model\.py that returns Net\(width=…\)"
+    with pytest.raises(LoadFailed, match=needs):
+        backend.load(spec(file))
+
+
+def test_a_build_that_raises_is_told_with_the_frames_of_model_py_alone(source: Any, spec: Any) -> None:
+    import traceback
+
+    file = source(MODULE.replace("return Net()", "return Net(1 / 0)")).parent / "model.pt"
+    torch.save({"w": torch.ones(2)}, file)
+    with pytest.raises(LoadFailed, match=r"model\.py could not build its module: ZeroDivisionError") as failed:
+        backend.load(spec(file))
+    assert failed.value.__cause__ is not None
+    frames = traceback.extract_tb(failed.value.__cause__.__traceback__)
+    assert [Path(frame.filename).name for frame in frames] == ["model.py"]
+
+
+def test_weights_beside_a_module_in_another_file_ask_to_rename_it(tmp_path: Path, spec: Any) -> None:
+    (tmp_path / "broken.py").write_text("def")
+    (tmp_path / "net.py").write_text("import torch\nclass Net(torch.nn.Module): ...\n")
+    torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
+    with pytest.raises(LoadFailed, match=r"holds only weights: net\.py defines Net: rename it to model\.py"):
+        backend.load(spec(tmp_path / "model.pt"))
+
+
 def test_weights_that_do_not_fit_name_the_keys(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
     from safetensors.torch import save_file
 
@@ -201,11 +271,12 @@ def test_nothing_is_initialised_only_to_be_replaced(source: Any) -> None:
 
     code = (
         "import resource, sys, torch;"
-        "from pilotlight_predictor.backends.torch.modules import build_module, load_weights;"
+        "from pilotlight_predictor.backends.torch.module_factory import build_uninitialised;"
+        "from pilotlight_predictor.backends.torch.modules import load_weights;"
         "memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "memory_before, modules_before = memory(), len(sys.modules);"
         "weights = {'weight': torch.empty(1, 1).expand(500_000, 1000)};"
-        "module = load_weights(build_module(lambda: torch.nn.Embedding(500_000, 1000)), weights, 'cpu', 'f');"
+        "module = load_weights(build_uninitialised(lambda: torch.nn.Embedding(500_000, 1000)), weights, 'cpu', 'f');"
         "print(memory() - memory_before, len(sys.modules) - modules_before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

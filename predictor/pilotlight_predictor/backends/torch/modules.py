@@ -12,8 +12,7 @@ A checkpoint is a state dict under one of the keys of _NESTED, its names perhaps
 import inspect
 import warnings
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -21,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pilotlight.wire.model_formats import is_exported_program
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory
 from pilotlight_predictor.backends.python.functions import declared
-from pilotlight_predictor.backends.python.source import UserModule, own_classes
+from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.derived_signature import Signature, derive, sample_config
 from pilotlight_predictor.backends.torch.forward_signature import Argument
+from pilotlight_predictor.backends.torch.module_factory import build_early, build_module, module_file
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 Weights = dict[str, Any]
 Kind = Literal["torchscript", "export", "safetensors", "pickle"]
 Blocks: TypeAlias = "Sequence[tuple[Block, Mapping[str, TensorInfo]]]"
-_IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
 _SCALARS: Final = ("int", "float", "bool", "number")
 _NESTED: Final = ("model_state_dict", "state_dict", "model")  # keys of checkpoints, by torch's tutorials and Lightning
 MISFITS: Final = 4  # problems of weights that a reason names
@@ -178,13 +177,13 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
     """Load safetensors, a state dict or a pickled module; the first two with the module that model.py builds."""
     import torch
 
-    source = UserModule(_module_file(spec), spec.model_dir) if kind == "safetensors" else None
-    empty = _build_early(source, spec) if source is not None else None
+    source = UserModule(module_file(spec), spec.model_dir) if kind == "safetensors" else None
+    empty = build_early(source, spec) if source is not None else None
     blocks = spec.prefetched.wait() if spec.prefetched is not None else []
 
     def user_module(path: Path | None = None) -> UserModule:
         nonlocal source
-        source = source or UserModule(path or _module_file(spec), spec.model_dir)
+        source = source or UserModule(path or module_file(spec), spec.model_dir)
         return source
 
     content = _safetensors(spec, blocks) if kind == "safetensors" else safe_load.load(spec, user_module)
@@ -192,8 +191,8 @@ def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
     if isinstance(content, torch.nn.Module):
         module = content.to(str(spec.device))
     else:
-        empty = empty if empty is not None else build_module(_factory(user_module(), spec))
         weights = _state_dict(content, spec.path, precision_dtype(spec.precision))
+        empty = empty if empty is not None else build_module(user_module(), spec, weights)
         module = load_weights(empty, weights, str(spec.device), spec.path.name)
     compute = precision_dtype(spec.precision)
     if compute is None:  # float32 inputs are cast if all weights are half precision
@@ -215,20 +214,6 @@ def unwrap_checkpoint(content: Any) -> Any:
             if isinstance(content.get(key), (Mapping, torch.nn.Module)):
                 return content[key]
     return content
-
-
-def _build_early(source: UserModule, spec: LoadSpec) -> "torch.nn.Module":
-    """Build the module while its weights are being transferred.
-
-    A failure is raised after the transfer has ended, so that its memory is free for the next load.
-    """
-    try:
-        return build_module(_factory(source, spec))
-    except BaseException:
-        if spec.prefetched is not None:
-            with suppress(Exception):
-                spec.prefetched.wait()
-        raise
 
 
 def _parking(blocks: "Blocks") -> "ParkedWeights | None":
@@ -277,32 +262,6 @@ def _without_prefix(weights: Weights, names: Collection[str]) -> Weights:
     return {name: weights[fitting[0] + name] for name in names} if len(fitting) == 1 and fitting[0] else weights
 
 
-def _module_file(spec: LoadSpec) -> Path:
-    file = spec.folder / "model.py"
-    if not file.is_file():
-        raise LoadFailed(
-            f"{spec.path.name} holds only weights: put a model.py next to it with the class of the module, or with "
-            f"build() -> torch.nn.Module, or save the whole model by torch.export.save"
-        )
-    return file
-
-
-def _factory(source: UserModule, spec: LoadSpec) -> "Callable[[], torch.nn.Module]":
-    import torch
-
-    name = spec.config.parameters.get("MODULE", "build")
-    factory: Callable[[], torch.nn.Module] | None = getattr(source.module, name, None)
-    modules = [cls for cls in own_classes(source.module) if issubclass(cls, torch.nn.Module)]
-    if factory is None and name == "build" and len(modules) == 1:
-        factory = modules[0]
-    if not callable(factory):
-        raise LoadFailed(
-            f"model.py of {spec.config.name!r} has no {name}: define build() -> torch.nn.Module, or set the parameter "
-            f"MODULE to the name of a class or function in it"
-        )
-    return factory
-
-
 def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:
     arguments = []
     for parameter in inspect.signature(module.forward).parameters.values():
@@ -311,21 +270,6 @@ def _forward_arguments(module: "torch.nn.Module") -> list[Argument]:
         required = parameter.default is parameter.empty
         arguments.append(Argument(parameter.name, "tensor", required, parameter.kind is parameter.KEYWORD_ONLY))
     return arguments
-
-
-def build_module(factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
-    """Build the module with uninitialised parameters, which touches no memory; the weights are assigned later.
-
-    Not on torch's meta device: there an `nn.Embedding` or a product with a number makes torch import 906 modules (9 s
-    on two cores), and buffers that are not in the file would have no values.
-    """
-    import torch
-
-    with _without_initialisation():
-        module = factory()
-    if not isinstance(module, torch.nn.Module):
-        raise LoadFailed(f"model.py built {type(module).__name__}, must be a torch.nn.Module")
-    return module
 
 
 def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file: str) -> "torch.nn.Module":
@@ -338,23 +282,6 @@ def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file:
         problem = "; ".join(lines[:MISFITS]) or heading
         raise LoadFailed(f"{file} does not fit the module of model.py: {problem}{more}") from None
     return module.to(device)
-
-
-def _without_initialisation() -> AbstractContextManager[object]:
-    """Skip the initialisation of parameters, each of which must be in the file, or the strict load fails."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    class Skip(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            if getattr(func, "__name__", "") in _IN_PLACE or getattr(func, "__module__", "") == "torch.nn.init":
-                target = args[0] if args else kwargs.get("tensor")
-                if isinstance(target, torch.nn.Parameter):
-                    return target
-            return func(*args, **kwargs)
-
-    return Skip()
 
 
 def _with_tied(module: "torch.nn.Module", weights: Weights) -> Weights:

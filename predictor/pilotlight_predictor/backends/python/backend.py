@@ -7,6 +7,7 @@ def predict(x, y)           argument names are input names       functions.py; l
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from operator import index
@@ -213,6 +214,8 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
     able = able or [each for each in classes if "__call__" in vars(each)]
     if len(able) == 1:
         return ClassModel(able[0], triton_model.triton_args(spec), known)
+    for each in classes:
+        _refuse_torch_module(each)
     functions = [value for value in vars(module).values() if inspect.isfunction(value)]
     names = [each.__name__ for each in (*able, *classes)]
     names += [each.__name__ for each in functions if each.__module__ == module.__name__]
@@ -232,7 +235,19 @@ def _named_model(module: Any, name: str, spec: LoadSpec, known: Declared) -> Use
         raise LoadFailed(f"{spec.path.name} of model {spec.config.name!r} defines no class or function {name}")
     if kserve.is_model_class(cls):
         return kserve.KserveModel(cls, spec, known)
+    _refuse_torch_module(cls)
     return ClassModel(cls, triton_model.triton_args(spec), known)
+
+
+def _refuse_torch_module(cls: type) -> None:
+    """Raise LoadFailed if the torch backend should serve the class: its weights are in no file of this backend."""
+    torch = sys.modules.get("torch")  # imported by the user's code, if at all
+    module = getattr(getattr(torch, "nn", None), "Module", None)
+    if module and issubclass(cls, module) and not any(callable(getattr(cls, name, None)) for name in CLASS_METHODS):
+        raise LoadFailed(
+            f"{cls.__name__} is a torch.nn.Module: put its weights beside it as model.pt, name this file model.py, and "
+            "deploy the folder"
+        )
 
 
 def _guarded(module: UserModule, make: Callable[[], T]) -> T:

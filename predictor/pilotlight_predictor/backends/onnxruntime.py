@@ -28,6 +28,8 @@ CUDA: Final = "CUDAExecutionProvider"
 THREADS: Final = "intra_op_thread_count"
 SPINNING: Final = "session.intra_op.allow_spinning"
 _BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
+_IR_VERSION: Final = r"Unsupported model IR version: \d+, max supported IR version: (\d+)"
+_SOURCE: Final = r"failed:/\S+:\d+ .*?\) (?=[A-Z])"  # file, line and signature of the C++ function that failed
 _MISFIT: Final = r"(?is)while running \w+ node.*(broadcast|dimension|shape|axis|out of)"
 
 
@@ -111,7 +113,8 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> tuple[Any, Mapping[s
     except MalformedMessage:
         pass  # of another format, such as .ort: its output is refused by name
     except Exception as error:
-        raise LoadFailed(f"{spec.path.name} is not an ONNX model that onnxruntime can load: {error}") from None
+        reason = _load_reason(error)
+        raise LoadFailed(f"{spec.path.name} is not an ONNX model that onnxruntime can load: {reason}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
         reason = f"this onnxruntime has no CUDA provider; install the gpu extra: {install_command('gpu')}"
         if CUDA in runtime.get_available_providers():
@@ -119,6 +122,15 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> tuple[Any, Mapping[s
         message = f"model '{spec.config.name}' requests {spec.device} but runs on the CPU: {reason}"
         log("device.missing", message, level="WARNING", model=spec.config.name)
     return session, labels
+
+
+def _load_reason(error: Exception) -> str:
+    """Return onnxruntime's message as one line without its source code, with the fix of a version that is too new."""
+    reason = re.sub(_SOURCE, "failed: ", " ".join(str(error).split()))
+    if newest := re.search(_IR_VERSION, reason):
+        version = newest.group(1)
+        reason += f"; set model.ir_version = {version} (onnx.helper.make_model(..., ir_version={version}))"
+    return reason
 
 
 def _providers(runtime: Any, spec: LoadSpec) -> list[Any]:

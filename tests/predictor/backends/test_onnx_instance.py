@@ -69,6 +69,21 @@ def test_the_device_and_its_number_are_asked_of_onnxruntime(
     assert asked == [([(backends_onnxruntime.CUDA, {"device_id": 2}), "CPUExecutionProvider"], 3)]
 
 
+def test_a_newer_ir_version_is_told_in_one_line_with_the_version_to_set(model: Path, spec: Any) -> None:
+    import onnx
+
+    newer = onnx.load(model)
+    newer.ir_version = 99
+    onnx.save(newer, model)
+    with pytest.raises(LoadFailed) as failed:
+        backends_onnxruntime.load(spec(model))
+    message = str(failed.value)
+    assert "Unsupported model IR version: 99, max supported IR version: " in message
+    assert "; set model.ir_version = " in message
+    assert "onnx.helper.make_model(..., ir_version=" in message
+    assert not any(internal in message for internal in ("\n", ".cc:", "onnxruntime::"))
+
+
 def test_a_file_that_is_no_onnx_is_told(tmp_path: Path, spec: Any) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no onnx")
     with pytest.raises(LoadFailed, match=r"model\.onnx is not an ONNX model that onnxruntime can load"):

@@ -142,6 +142,15 @@ def test_a_model_without_declared_inputs_takes_named_values_in_their_own_type() 
     assert "name them: --data '{\"NAME\": values}'" in caught.value.hint
 
 
+def test_text_for_a_model_without_declared_inputs_asks_to_annotate_the_argument() -> None:
+    with pytest.raises(UsageError, match="declares no inputs") as caught:
+        build_body("text", "hi", [], "")
+    assert caught.value.hint.startswith("annotate the argument: def predict(self, text: str); or name it: --data")
+    with pytest.raises(UsageError, match="declares no inputs") as caught:
+        build_body("file", Path("photo.bin"), [], "")
+    assert "annotate" not in caught.value.hint
+
+
 def test_an_error_of_the_model_names_its_log() -> None:
     with pytest.raises(PlatformError, match="the service responded 500: model 'm' failed") as caught:
         parse_reply(HttpReply(500, {}, b'{"error": "model \'m\' failed"}', 0.1), "m", service="wine")

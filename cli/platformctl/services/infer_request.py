@@ -37,12 +37,15 @@ class InferRequest(NamedTuple):
     headers: Mapping[str, str]
 
 
-def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
-    """Return the named input, or the only one that a request must have. Raises UsageError."""
+def select_input(inputs: Sequence[InputSpec], name: str, *, text: bool = False) -> InputSpec:
+    """Return the named input, or the only one that a request must have. Raises UsageError, with the fix for `text`."""
     inputs = with_columns(inputs)
     matching = [each for each in inputs if each.name == name] if name else required_inputs(inputs)
     if len(matching) == 1:
         return matching[0]
+    if not inputs and text:
+        hint = 'annotate the argument: def predict(self, text: str); or name it: --data \'{"NAME": "hi"}\''
+        raise UsageError("the model declares no inputs, so none can be chosen", hint)
     if not inputs:
         example = '--data \'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}\''
         hint = (

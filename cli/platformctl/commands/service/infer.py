@@ -155,7 +155,7 @@ def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) 
         return infer_request.from_json(_parsed(value.read_text()), inputs, input_name)
     if kind == "text" and not input_name and any(each.name == TEXT_INPUT for each in inputs):
         input_name = TEXT_INPUT
-    spec = infer_request.select_input(inputs, input_name)
+    spec = infer_request.select_input(inputs, input_name, text=kind == "text")
     if kind == "file" and value.suffix in TEXT_SUFFIXES and spec.datatype != "BYTES":
         hint = "give JSON: --data '[1, 2]' or --file values.json, or an array of numpy.save: --file values.npy"
         raise UsageError(f"{value} is text, and input {spec.name} takes {spec.datatype}", hint)

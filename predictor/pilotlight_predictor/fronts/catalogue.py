@@ -39,6 +39,7 @@ class VersionDescription(Struct):
     warmup_failure: str
     example: InferRequest | None
     v1_verbs: frozenset[str]
+    chats: bool
     adapters: dict[str, str] | None  # None: it takes none
     problem: str
 
@@ -47,7 +48,7 @@ class VersionDescription(Struct):
         return cls(
             served.loaded, served.config, served.version, served.inputs, served.outputs, served.labels,
             served.instances, served.parked, served.verified, served.warmup_failure, served.example, served.v1_verbs,
-            dict(served.adapter_paths) if served.adapters else None, served.executor.problem,
+            served.chats, dict(served.adapter_paths) if served.adapters else None, served.executor.problem,
         )  # fmt: skip
 
 
@@ -156,5 +157,5 @@ class Mirror:
         executor = RemoteExecutor(self._link, each.version, each.loaded)
         served = ModelVersion(config, each.version, executor, stats, (each.inputs, each.outputs), each.labels, cache)
         served.instances, served.warmup_failure = each.instances, each.warmup_failure
-        served.example, served.v1_verbs = each.example, each.v1_verbs
+        served.example, served.v1_verbs, served.chats = each.example, each.v1_verbs, each.chats
         return served

@@ -93,6 +93,7 @@ def open_version(
     version.adapters = adapters_of(loaded.instances)
     for instance in loaded.instances[:1]:
         version.v1_verbs = getattr(instance, "verbs", frozenset())
+        version.chats = getattr(instance, "chats", True)
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     version.instances = min(len(loaded.instances), 1) if ordered else len(loaded.instances)
     return version

@@ -98,6 +98,7 @@ class ModelVersion:
         self.loaded = next(_LOADS)  # unique to each load of each version
         self.templates: Any = None  # the V2 route's request templates, set at its first request
         self.v1_verbs: frozenset[str] = frozenset()  # V1 verbs that the model implements itself, on undecoded JSON
+        self.chats = True  # false: a text model without a chat template, which refuses `messages`
         self.adapters: Sequence[Adapters] = ()  # LoRA adapters of each copy of the weights
         self._reshape = {t.name: t.dims for t in config.outputs if t.reshape is not None}
         self._fixed = frozenset(t.name for t in config.inputs if t.dims and t.dims[-1] != -1)

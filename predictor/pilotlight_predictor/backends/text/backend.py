@@ -72,6 +72,7 @@ class TextInstance:
         self._compiler, self.adapters = compiler, adapters
         self._shared = shared  # how many instances use the engine
         self._shared[0] += 1
+        self.chats = tokens.chats
 
     def begin(self, batch: Sequence[DecoupledRequest]) -> None:
         for request in batch:

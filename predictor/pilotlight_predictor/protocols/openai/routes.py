@@ -207,7 +207,7 @@ def not_supported(served: ModelVersion, can: TextCapabilities, verb: str) -> Tas
     """Return the error of a request for a task that the model does not have, with a route that it serves."""
     path = quote(served.name, safe="")
     routes = (
-        (can.chats, "chat: POST /v1/chat/completions"),
+        (can.chats and served.chats, "chat: POST /v1/chat/completions"),
         (can.completes, "completions: POST /v1/completions"),
         (can.embeds is not None, "embeddings: POST /v1/embeddings"),
         (can.ranks is not None, "rerank and score: POST /v1/rerank"),

@@ -176,6 +176,8 @@ EMBEDS = "does not generate text; it serves embeddings: POST /v1/embeddings"
          "model 'looks' does not complete text; it serves chat: POST /v1/chat/completions"),
         ("embeddings", {"model": "tiny", "input": "x"},
          "model 'tiny' does not embed text; it serves chat: POST /v1/chat/completions"),
+        ("embeddings", {"model": "plain", "input": "x"},
+         "model 'plain' does not embed text; it serves completions: POST /v1/completions"),
         ("score", {"model": "tiny", "text_1": "x", "text_2": "y"},
          "model 'tiny' does not score pairs of texts; it serves chat: POST /v1/chat/completions"),
         ("chat/completions", {"model": "adds", "messages": HELLO},

@@ -338,18 +338,23 @@ def test_the_class_or_function_that_is_named_serves(source: Any, spec: Any, ask:
         backend.load(spec(source(TWO), ModelConfig("m", parameters={"class": "Fourth"})))
 
 
-@pytest.mark.parametrize("name", ["Net", ""])
-def test_a_torch_module_is_told_to_be_served_by_its_weights(source: Any, spec: Any, name: str) -> None:
+@pytest.mark.parametrize(("name", "cls"), [("Net", "Net"), ("", "Net"), ("", "Model")])
+def test_a_torch_module_is_told_to_be_served_by_its_weights(source: Any, spec: Any, name: str, cls: str) -> None:
     pytest.importorskip("torch")
-    file = source("import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n")
-    advice = "Net is a torch.nn.Module: put its weights beside it as model.pt, name this file model.py, and deploy"
+    file = source(f"import torch\n\nclass {cls}(torch.nn.Module):\n    def forward(self, x):\n        return x\n")
+    advice = f"{cls} is a torch.nn.Module: put its weights beside it as model.pt, name this file model.py, and deploy"
     with pytest.raises(LoadFailed, match=advice):
         backend.load(spec(file, ModelConfig("m", parameters={"class": name} if name else {})))
 
 
-def test_a_torch_module_with_a_predict_of_its_own_is_served(source: Any, spec: Any, ask: Any) -> None:
+@pytest.mark.parametrize(
+    "methods", ["def predict(self, x)", "def initialize(self, args): ...\n    def forward(self, x)"]
+)
+def test_a_torch_module_with_methods_of_a_python_model_is_served(
+    source: Any, spec: Any, ask: Any, methods: str
+) -> None:
     pytest.importorskip("torch")
-    code = "import torch\n\nclass Net(torch.nn.Module):\n    def predict(self, x):\n        return {'y': x}\n"
+    code = f"import torch\n\nclass Net(torch.nn.Module):\n    {methods}:\n        return {{'y': x}}\n"
     (answer,) = backend.load(spec(source(code), ModelConfig("m", parameters={"class": "Net"}))).execute([ask(x=ONES)])
     np.testing.assert_array_equal(answer["y"].array, ONES)
 

@@ -204,6 +204,7 @@ def _model(module: Any, spec: LoadSpec, outputs: Specs, caller: BlsCaller) -> Us
     if wrapped is not None:
         return kserve.KserveModel(wrapped, spec, known)
     if isinstance(getattr(module, "Model", None), type):
+        _refuse_torch_module(module.Model)
         return ClassModel(module.Model, triton_model.triton_args(spec), known)
     if callable(getattr(module, "predict", None)):
         model = FunctionModel(module.predict, known)
@@ -240,10 +241,11 @@ def _named_model(module: Any, name: str, spec: LoadSpec, known: Declared) -> Use
 
 
 def _refuse_torch_module(cls: type) -> None:
-    """Raise LoadFailed if the torch backend should serve the class: its weights are in no file of this backend."""
+    """Raise LoadFailed if the torch backend should serve the class, which has no method that could load its weights."""
     torch = sys.modules.get("torch")  # imported by the user's code, if at all
     module = getattr(getattr(torch, "nn", None), "Module", None)
-    if module and issubclass(cls, module) and not any(callable(getattr(cls, name, None)) for name in CLASS_METHODS):
+    own = any(callable(getattr(cls, name, None)) for name in (*CLASS_METHODS, "initialize"))
+    if module and issubclass(cls, module) and not own:
         raise LoadFailed(
             f"{cls.__name__} is a torch.nn.Module: put its weights beside it as model.pt, name this file model.py, and "
             "deploy the folder"

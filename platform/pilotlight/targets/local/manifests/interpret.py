@@ -182,8 +182,10 @@ def _revision(
 
 
 def _with_sleep(spec: ContainerSpec) -> ContainerSpec:
-    """Turn on the sleep of an engine that has one, if it parks."""
-    named = engine_command(spec.image, spec.command, spec.args) if spec.parks and not spec.own_health else None
+    """Turn on the sleep of an engine that has one, if it parks. A `hostPort` would publish what only we may call."""
+    if not spec.parks or spec.own_health or spec.host_port:
+        return spec
+    named = engine_command(spec.image, spec.command, spec.args)
     if named is None or named.engine.sleep is None or named.sleeps is not None:
         return spec
     support = named.engine.sleep

@@ -56,7 +56,7 @@ def prepare(
     address = _address(container, named, program.paths, container_command.host(home, launch.replica))
     fetch, fetching = container_command.fetch_command(launch, home, python)
     args = container_command.split_flags(named.args, ADDRESS_FLAGS)[0]
-    argv = [*fetch, *program.argv, *program.arguments(args), *_address_arguments(container, named, address)]
+    argv = [*fetch, *program.argv, *program.arguments(args), *_address_arguments(container, named, address, home)]
     inherited = container_command.inherited(container, environ)
     # Programs of its environment shadow others of the same name.
     search = os.pathsep.join([os.path.dirname(program.argv[0]), inherited.get("PATH", os.defpath)])
@@ -73,14 +73,18 @@ def prepare(
 
 def _address(container: ContainerSpec, named: EngineCommand, paths: Mapping[str, str], sockets: str) -> ReplicaAddress:
     """Return a free port of loopback, or a socket for an engine that sleeps and can listen on one."""
-    has_socket = container.parks and named.sleeps is not None and named.sleeps.socket and not container.host_port
-    if has_socket and len(str(unix_socket.socket_path(sockets, container.port))) <= unix_socket.MAX_PATH:
+    if container.parks and named.sleeps is not None and named.sleeps.socket and not container.host_port:
         return ReplicaAddress(sockets, paths=paths)
     port = container.host_port or free_port()
     return ReplicaAddress(container.host_ip or LOOPBACK, {container.port: port}, paths)
 
 
-def _address_arguments(container: ContainerSpec, named: EngineCommand, address: ReplicaAddress) -> list[str]:
+def _address_arguments(
+    container: ContainerSpec, named: EngineCommand, address: ReplicaAddress, home: Home
+) -> list[str]:
     if named.sleeps is not None and unix_socket.is_unix(address.host):
-        return [named.sleeps.socket, str(unix_socket.socket_path(address.host, container.port))]
+        path = unix_socket.socket_path(address.host, container.port)
+        if len(os.fsencode(path)) > unix_socket.MAX_PATH:
+            path = path.relative_to(home.root)  # the folder that replicas start in
+        return [named.sleeps.socket, str(path)]
     return ["--host", address.host, "--port", str(address.ports[container.port])]

@@ -290,9 +290,9 @@ def connections_to(port: int, host: str = "") -> int:
         ]
     except OSError:
         return 0
-    if path:  # a server may have renamed it, as ours do
+    if path:  # a server may have renamed it, as ours do, or bound it relative to its folder, as engines do
         paths = [row[7] for row in rows if len(row) == 8 and row[5] == "03"]
-        return sum(each == path or each.startswith(f"{path}.") for each in paths)
+        return sum(each == path or each.startswith(f"{path}.") or path.endswith(f"/{each}") for each in paths)
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 

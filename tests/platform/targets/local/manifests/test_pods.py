@@ -270,7 +270,11 @@ def test_an_engine_that_can_sleep_and_parks_gets_the_flags_for_it() -> None:
     found = only(made).container
     assert (plain.parks, plain.args, found.parks) == (False, ("/m",), True)
     assert (found.args, found.env["VLLM_SERVER_DEV_MODE"]) == (("/m", "--enable-sleep-mode"), "1")
-    made["spec"]["template"]["spec"]["containers"][0]["resources"] = {}
+    container = made["spec"]["template"]["spec"]["containers"][0]
+    container["ports"] = [{"containerPort": 8000, "hostPort": 8000}]
+    published = only(made).container
+    assert (published.args, "VLLM_SERVER_DEV_MODE" in published.env) == (("/m",), False)
+    container["resources"] = {}
     assert not only(made).container.parks
 
 

@@ -263,9 +263,12 @@ def test_a_parked_replica_is_ended_without_its_grace_period(tmp_path: Path, gpu:
     asyncio.run(play())
 
 
-def test_sleep_is_private(tmp_path: Path, gpu: Path) -> None:  # a longer name makes a path that no socket can have
+def test_the_endpoints_of_a_sleeping_engine_are_on_a_socket_of_its_user(tmp_path: Path, gpu: Path) -> None:
+    home = tmp_path / ("a" * 100)  # a socket's path has at most 107 bytes
+    home.mkdir()
+
     async def play() -> None:
-        async with Stage(tmp_path, devices=lambda: [GPU]) as stage:
+        async with Stage(home, devices=lambda: [GPU]) as stage:
             ready = await stage.start(engine(tmp_path, args=SLEEPS))
             assert (ready.host, ready.port) == (f"unix:{stage.home.sockets}/one-1", 8080)
             assert (stage.home.sockets / "one-1").stat().st_mode & 0o777 == 0o700

@@ -1,7 +1,6 @@
 """Groups of calls that need a key in a header (`--http-restricted-api` and `--grpc-restricted-protocol`)."""
 
 from collections.abc import Iterable, Mapping
-from hmac import compare_digest
 from typing import Final, NamedTuple
 
 from pilotlight_predictor.config.value_types import RestrictedGroups
@@ -25,6 +24,8 @@ class Restriction(NamedTuple):
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Raise Restricted."""
+        from hmac import compare_digest  # imports OpenSSL, which no cold start should wait for
+
         text = headers.get(self.header.lower(), "")
         if not compare_digest(text.encode("latin-1", "replace"), self.value.encode("latin-1", "replace")):
             raise Restricted(f"This {self.kind} is restricted, expecting header '{self.header}'")

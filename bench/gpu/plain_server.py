@@ -1,4 +1,4 @@
-"""A server of OpenAI's completions as people write one: transformers and the standard library, nothing of ours.
+"""OpenAI completions server of transformers and the standard library alone, without Pilotlight's code.
 
     python bench/gpu/plain_server.py --gigabytes 8 --port 8000
 

@@ -109,7 +109,7 @@ def test_a_tensor_larger_than_the_memory_goes_through_the_socket() -> None:
     asyncio.run(run())
 
 
-def test_the_end_of_a_process_is_told_to_the_other_and_a_hello_is_taken_once() -> None:
+def test_a_link_reports_the_end_of_its_peer_and_a_hello_is_accepted_once() -> None:
     async def run() -> None:
         lost: list[Link] = []
         front, models = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

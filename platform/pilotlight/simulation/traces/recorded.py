@@ -27,7 +27,7 @@ VARIABLE: Final = "PILOTLIGHT_PROMETHEUS"
 
 
 def read_prometheus(service: str, options: TraceOptions) -> CountTrace:
-    """Return the requests of a service by minute: those that a gateway of ours counted, else those of its predictors.
+    """Return the requests of a service by minute, as Pilotlight's gateway counted them, else its predictors.
 
     A metric that is absent counts nothing, as predictors of a service at zero; a time without any metric is a gap.
     """

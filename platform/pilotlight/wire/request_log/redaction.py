@@ -1,6 +1,6 @@
 """Redaction of logged bodies: JSON fields by name or path, texts by regular expression.
 
-Patterns are RE2's: a search takes time linear in its text, and other threads run meanwhile.
+Patterns are RE2's: a search takes time linear in its text and does not hold the GIL.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Process that keeps CUDA initialised and checkpoints others (cuda_checkpoint.py), and its client.
 
-A driver call may hang or crash; in a process of its own it takes no thread of the control process. `cuInit` takes up to
-seconds, and the first calls after it; with this they are paid once, with the first replica that parks. Requests and
-replies are lines of JSON on stdin and stdout; stdin's end ends it once all calls have returned.
+A driver call may hang or crash; in a process of its own it takes no thread of the control process, and CUDA is
+initialised once, with the first replica that parks. It shortens no call (bench/gpu/park_any.py). Requests and replies
+are lines of JSON on stdin and stdout; the process exits at the end of stdin, once all calls have returned.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class CheckpointProcess:
     async def call(self, action: Action, pids: Sequence[int]) -> Seconds:
         """Checkpoint or restore the processes of a replica. Raise CheckpointError.
 
-        Calls with the same first pid run one after the other, also those that were cancelled meanwhile.
+        Calls with the same first pid run one after the other, cancelled ones included.
         """
         process = await self._running()
         number, reply = next(self._ids), asyncio.get_running_loop().create_future()

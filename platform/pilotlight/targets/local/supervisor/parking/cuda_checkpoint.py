@@ -1,7 +1,8 @@
 """Checkpoints of CUDA processes by the driver (libcuda, CUDA 12.8 and later), through ctypes.
 
 The driver moves all GPU memory and the CUDA context of a process into its host memory, and back. The process needs no
-code for it: its CUDA calls block meanwhile, its other code runs. Only `checkpoint_process.py` initialises CUDA.
+code for it: its CUDA calls block until it is restored, its other code runs. `checkpoint_process.py` alone initialises
+CUDA.
 
     CheckpointError            the driver refuses; `name` is its name of the error
     ├── DriverMissing          no libcuda on this machine, or one without these functions

@@ -6,7 +6,7 @@ stations.py stands for the model in them.
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -245,7 +245,7 @@ class ExactEngine:
         self.cold_requests += request.cold
 
     def _result(self) -> Simulation:
-        usage, recording = self.replica_set.usage, self.recording
+        recording = self.recording
         latency, held, queued, served, first = (
             np.frombuffer(values) if values else np.zeros(0)
             for values in (
@@ -253,22 +253,16 @@ class ExactEngine:
             )
         )  # fmt: skip
         arrived = np.frombuffer(recording.arrived) if recording.arrived else np.zeros(0)
-        return Simulation(
-            self.scenario.name, "exact", self.end, histogram(latency), histogram(held[held > 0]), histogram(queued),
-            histogram(served),
+        simulation = self.replica_set.simulation(
+            "exact", histogram(latency), histogram(held[held > 0]), histogram(queued), histogram(served)
+        )
+        return replace(
+            simulation,
             failures=dict(self.failures),
-            cold_starts=sum(usage.starts.values()),
             cold_requests=self.cold_requests,
-            starts=dict(usage.starts),
-            replicas=usage.replicas,
-            ready=usage.ready,
-            replica_seconds=usage.replica_seconds,
-            gpu_seconds=usage.gpu_seconds,
-            cpu_seconds=usage.replica_seconds * self.scenario.cpus,
             first_token=histogram(first) if self._is_llm else None,
             latency_over_time=latency_over_time(arrived, latency, self.end),
-            assumptions=self.scenario.notes,
-        )  # fmt: skip
+        )
 
 
 def histogram(seconds: NDArray[np.float64]) -> LatencyHistogram:

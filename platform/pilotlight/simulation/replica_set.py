@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from pilotlight.simulation.result import LatencyHistogram, Simulation
 from pilotlight.simulation.scenario import Scenario
 from pilotlight.simulation.service_times import ColdStart, Profile, Start
 from pilotlight.simulation.virtual_clock import VirtualClock
@@ -243,6 +244,28 @@ class ReplicaSet:
     def _count(self, replica: SimulatedReplica, now: float) -> None:
         held = len(replica.gpus) or (self.scenario.gpus if self.scenario.devices is None else 0)
         self.usage.add(replica, held, now)
+
+    def simulation(
+        self,
+        method: str,
+        latency: LatencyHistogram,
+        held: LatencyHistogram,
+        queued: LatencyHistogram,
+        served: LatencyHistogram,
+    ) -> Simulation:
+        """Return the result as far as replicas and these latencies determine it."""
+        scenario, usage = self.scenario, self.usage
+        return Simulation(
+            scenario.name, method, usage.end, latency, held, queued, served,
+            cold_starts=sum(usage.starts.values()),
+            starts=dict(usage.starts),
+            replicas=usage.replicas,
+            ready=usage.ready,
+            replica_seconds=usage.replica_seconds,
+            gpu_seconds=usage.gpu_seconds,
+            cpu_seconds=usage.replica_seconds * scenario.cpus,
+            assumptions=scenario.notes,
+        )  # fmt: skip
 
     def _record(self, now: float) -> None:
         active = self.active

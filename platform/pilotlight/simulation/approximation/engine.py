@@ -318,22 +318,16 @@ class ApproximateEngine:
         self.replica_set.finished(replica, now)
 
     def _result(self) -> Simulation:
-        usage, recording = self.replica_set.usage, self.recording
-        return Simulation(
-            self.scenario.name, "approximate", self.end, recording.latency, recording.held, recording.queued,
-            recording.served,
+        recording = self.recording
+        simulation = self.replica_set.simulation(
+            "approximate", recording.latency, recording.held, recording.queued, recording.served
+        )
+        return replace(
+            simulation,
             failures={reason: count for reason, count in self.failures.items() if count},
-            cold_starts=sum(usage.starts.values()),
             cold_requests=self.cold_requests,
-            starts=dict(usage.starts),
-            replicas=usage.replicas,
-            ready=usage.ready,
-            replica_seconds=usage.replica_seconds,
-            gpu_seconds=usage.gpu_seconds,
-            cpu_seconds=usage.replica_seconds * self.scenario.cpus,
             latency_over_time=recording.over_time,
-            assumptions=self.scenario.notes,
-        )  # fmt: skip
+        )
 
 
 def latency_buckets(seconds: Floats) -> tuple[int, ...]:

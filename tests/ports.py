@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 FIRST, EACH, RANGES = 20_100, 1_200, 8
@@ -66,3 +67,15 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def listens_on_tcp(pid: int) -> bool:
+    """Whether a process has a socket that listens on a port; it may close other files meanwhile."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+    files = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            files.add(os.readlink(each))
+    assert files, f"process {pid} has no open files"
+    return not listening.isdisjoint(files)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.embedded import FLOWER, Platform, serverless
+from tests.ports import listens_on_tcp
 
 from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 from pilotlight.wire import unix_socket
@@ -92,12 +93,6 @@ def test_another_user_reaches_no_replica_but_through_the_gateway(platform: Platf
         assert as_nobody(lambda path=path: connect(path)) == "PermissionError"
     assert as_nobody(lambda: ask(platform.gateway_port, INFER)[0]) == 401
     assert as_nobody(lambda: ask(platform.gateway_port, INFER, {"Authorization": f"Bearer {SECRET}"})[0]) == 200
-
-
-def listens_on_tcp(pid: int) -> bool:
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
-    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
-    return not listening.isdisjoint(os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def test_no_replica_listens_on_tcp(platform: Platform) -> None:

@@ -27,6 +27,7 @@ def test_a_command_line_becomes_a_service_that_is_valid(call: Call, repository: 
     file = tmp_path / "service.yaml"
     flags = ["--model-repository", str(repository), "--http-port=8000", "--model-control-mode", "explicit"]
     flags += ["--load-model=iris", "--http-thread-count=8", "--http-restricted-api=trace:key=value", "--log-verbose=1"]
+    flags += ["--grpc-keepalive-time=5000"]
     done = call("migrate", "triton", str(repository), *flags, "--to", str(file), "--name", "flowers")
     assert done.code == 0, done.err
     service = yaml.safe_load(file.read_text())
@@ -34,12 +35,32 @@ def test_a_command_line_becomes_a_service_that_is_valid(call: Call, repository: 
     assert (service["metadata"]["name"], model["modelFormat"]["name"]) == ("flowers", "triton")
     assert model["args"] == [
         "--compat=triton", "--model-control-mode=explicit", "--load-model=iris",
-        "--http-restricted-api=trace:key=value", "--log-verbose=1",
+        "--http-restricted-api=trace:key=value", "--log-verbose=1", "--grpc-keepalive-time=5000",
     ]  # fmt: skip
-    assert "differs: --http-port: clients use the address of the service" in done.err
+    assert model["protocolVersion"] == "grpc-v2"
+    assert "differs: --http-port: clients use the addresses of the service" in done.err
+    assert "differs: protocolVersion: grpc-v2: here the service has HTTP and gRPC, on a cluster gRPC alone" in done.err
+    assert "differs: --grpc-keepalive-time: it holds between the gateway or ingress and a replica" in done.err
     assert "differs: --http-thread-count has no effect: one event loop" in done.err
-    assert "differs: --load-model: calls that load or unload a model reach one replica" in done.err
+    assert "differs: --load-model: calls to the model repository need the token of --admin-token-file" in done.err
     assert call("validate", "-f", str(file)).code == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["--model-repository={}", "--model-store {}/", "tritonserver --model-repository {}", "{}"]
+)
+def test_the_repository_may_be_that_of_the_command_line(call: Call, repository: Path, command: str) -> None:
+    done = call("migrate", "triton", *command.format(repository).split(), "--http-port", "8000", "--to", "-")
+    assert done.code == 0, done.err
+    model = yaml.safe_load(done.out)["spec"]["predictor"]["model"]
+    assert (Path(model["storageUri"]), model["args"]) == (repository, ["--compat=triton"])
+    assert "platformctl explain -f FILE " in done.out
+
+
+def test_without_grpc_the_service_has_http_alone(call: Call, repository: Path) -> None:
+    done = call("migrate", "triton", str(repository), "--allow-grpc", "false", "--to", "-")
+    assert done.code == 0, done.err
+    assert "protocolVersion" not in done.out + done.err
 
 
 def test_models_that_will_not_load_or_ignore_fields_are_named(call: Call, repository: Path) -> None:
@@ -55,13 +76,22 @@ def test_models_that_will_not_load_or_ignore_fields_are_named(call: Call, reposi
     assert limits["nvidia.com/gpu"] == "1"
 
 
+def test_a_model_to_load_that_the_repository_does_not_have_is_named(call: Call, repository: Path) -> None:
+    explicit = ("migrate", "triton", str(repository), "--to", "-", "--model-control-mode=explicit")
+    done = call(*explicit, "--load-model=iris", "--load-model=nosuch")
+    assert "differs: --load-model=nosuch ends the start: the repository has no model 'nosuch'" in done.err
+    assert done.err.count("ends the start") == 1
+    assert "ends the start" not in call(*explicit, "--load-model=*").err
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
         (["--nix=1"], "--nix: is not a flag"),
         (["--grpc-use-ssl=true"], "--grpc-use-ssl: is not supported"),
-        (["--model-repository=/other"], "/other is a second repository"),
+        (["--model-repository=/other"], "/other are 2 repositories; a service has one"),
         (["word"], "word is no flag of tritonserver"),
+        (["--http-restricted-api=trace,health:k=v"], "group health would refuse the probes of the platform"),
         (["--rate-limit=nix"], "--rate-limit: rate-limit = nix"),
     ],
 )
@@ -72,8 +102,17 @@ def test_a_mistake_in_the_flags_is_refused(call: Call, repository: Path, flags: 
 
 
 def test_a_folder_that_does_not_exist_is_refused(call: Call, tmp_path: Path) -> None:
-    done = call("migrate", "triton", str(tmp_path / "none"), "--to", "-")
+    (tmp_path / "service.yaml").write_text("mine")
+    done = call("migrate", "triton", str(tmp_path / "none"), "--to", str(tmp_path / "service.yaml"))
     assert (done.code, done.out) == (2, "")
+    assert "none is not a directory" in done.err
+    assert "the model repository is missing" in call("migrate", "triton", "--http-port=8000").err
+
+
+def test_a_file_in_a_folder_that_does_not_exist_is_refused(call: Call, repository: Path, tmp_path: Path) -> None:
+    done = call("migrate", "triton", str(repository), "--to", str(tmp_path / "none/service.yaml"))
+    assert done.code == 2
+    assert "none is no folder; create it" in done.err
 
 
 def test_a_file_is_not_overwritten(call: Call, repository: Path, tmp_path: Path) -> None:

@@ -17,10 +17,15 @@ from pathlib import Path
 from tests.daemons.availability import Unavailable
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+SOURCE = f"deb [signed-by={KEYS}] http://deb.debian.org/debian {{}} main\n"
 
 
-def unpacked(*packages: str) -> Path:
-    """The folder that holds them; from the second time on nothing is asked of the network."""
+def unpacked(*packages: str, suite: str = "") -> Path:
+    """The folder that holds them; from the second time on nothing is asked of the network.
+
+    Of another suite than this machine's it holds all that they need, the C library too (`loader`).
+    """
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise Unavailable(f"needs {program}, as Debian has it")
@@ -28,7 +33,7 @@ def unpacked(*packages: str) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        options = _lists(cache, packages)
+        options = _suite(cache / f"apt-{suite}", suite) if suite else _lists(cache, packages)
         wanted = _missing(packages, options)
         folder = cache / hashlib.sha256(" ".join((*packages, *wanted)).encode()).hexdigest()[:16]
         if not folder.exists():
@@ -42,6 +47,28 @@ def environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
     places = (LIBRARIES, LIBRARIES.removeprefix("usr/"), f"{LIBRARIES}/slurm-wlm")
     libraries = ":".join(str(folder / place) for place in places if (folder / place).is_dir())
     return {**base, "PATH": f"{programs}:{base['PATH']}:/usr/sbin:/sbin", "LD_LIBRARY_PATH": libraries}
+
+
+def loader(folder: Path, program: str, *libraries: str) -> str:
+    """The command line of a program of another suite, by that suite's dynamic loader."""
+    places = [folder / LIBRARIES, *(folder / LIBRARIES / name for name in libraries)]
+    found = ":".join(map(str, places))
+    return f"{folder / LIBRARIES}/ld-linux-x86-64.so.2 --library-path {found} {folder}/usr/bin/{program}"
+
+
+def _suite(state: Path, suite: str) -> list[str]:
+    """Lists of a suite, fetched once; nothing counts as installed."""
+    (state / "lists/partial").mkdir(parents=True, exist_ok=True)
+    (state / "sources.list").write_text(SOURCE.format(suite))
+    (state / "status").touch()
+    options = [
+        f"-oDir::Etc::sourcelist={state}/sources.list", "-oDir::Etc::sourceparts=-", f"-oDir::State={state}",
+        f"-oDir::State::status={state}/status", f"-oDir::Cache={state}/cache", "-oAPT::Sandbox::User=root",
+        "-oAcquire::Languages=none",
+    ]  # fmt: skip
+    if not any(state.glob("lists/*_Packages*")):
+        _apt([*options, "update"])
+    return options
 
 
 def _lists(cache: Path, packages: tuple[str, ...]) -> list[str]:

@@ -13,11 +13,13 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message_factory import GetMessageClass
 from tests.differential.grpc_client import SERVICE
 from tests.differential.http_client import ask_http
+from tests.triton_compatibility.http2_client import play_http2
 from tests.triton_compatibility.servers import edit
 
 FOLDER: Final = Path(__file__).parent
 REGION: Final = "compat_shm"
 COMPRESSION: Final = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate, "none": None}
+MEANWHILE_S: Final = 0.4  # until the calls of `meanwhile` run, each of which takes a second
 Case = Mapping[str, Any]
 Outcome = dict[str, Any]
 
@@ -47,11 +49,54 @@ def outcomes(cases: list[Case], address: Address) -> Iterator[tuple[str, Outcome
             if "edit" in case:
                 edit(address.repository, *case["edit"])
             else:
-                yield key(case), _http(case, address) if "http" in case else _grpc(case, channel)
+                yield key(case), _play(case, address, channel)
     finally:
         channel.close()
         region.close()
         region.unlink()
+
+
+def _play(case: Case, address: Address, channel: grpc.Channel) -> Outcome:
+    """Play a case, while the calls of `meanwhile` run: method, fields and their number."""
+    name, fields, copies = case.get("meanwhile", ("ModelInfer", {}, 0))
+    request, answer, path = _message(name, fields)
+    infer = channel.unary_unary(path, type(request).SerializeToString, answer.FromString)
+    running = [infer.future(request) for _ in range(copies)]
+    if running:
+        time.sleep(MEANWHILE_S)
+    if "trace" in case:
+        outcome = {"status": "OK", "body": _read_trace(address.repository.parent / case["trace"])}
+    elif "http2" in case:
+        outcome = play_http2(case["http2"], address.grpc)
+    else:
+        outcome = _http(case, address) if "http" in case else _grpc(case, channel)
+    for future in running:
+        future.result(30)
+    return outcome
+
+
+def _read_trace(file: Path) -> dict[str, Any]:
+    """Return a trace once it is written: its head, names of timestamps but those of the frontend, and tensors."""
+    deadline = time.monotonic() + 10
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.2)  # of a server that writes in several steps
+    events = json.loads(file.read_text())
+    heads = [event for event in events if "model_name" in event]
+    names = {stamp["name"] for event in events for stamp in event.get("timestamps", ())}
+    return {
+        "heads": [{key: value for key, value in head.items() if key != "id"} for head in heads],
+        "one_id": len({event["id"] for event in events}) == 1,
+        "timestamps": sorted(name for name in names if not name.startswith(("HTTP_", "GRPC_"))),
+        "tensors": [[event["activity"], event["tensor"]] for event in events if "tensor" in event],
+    }
+
+
+def _message(name: str, fields: Mapping[str, Any]) -> tuple[Any, Any, str]:
+    """Return the request of a method, the class of its responses and its path."""
+    method = SERVICE.methods_by_name[name]
+    request = ParseDict(fields, GetMessageClass(method.input_type)())
+    return request, GetMessageClass(method.output_type), f"/{SERVICE.full_name}/{name}"
 
 
 def _http(case: Case, address: Address) -> Outcome:
@@ -83,13 +128,11 @@ def _http(case: Case, address: Address) -> Outcome:
 
 def _grpc(case: Case, channel: grpc.Channel) -> Outcome:
     name, fields, metadata = [*case["grpc"], None][:3]
-    method = SERVICE.methods_by_name[name]
-    answer = GetMessageClass(method.output_type)
-    request = ParseDict(fields, GetMessageClass(method.input_type)())
+    request, answer, path = _message(name, fields)
     pairs = [(each, base64.b64decode(value) if each.endswith("-bin") else value) for each, value in metadata or ()]
-    path, options = f"/{SERVICE.full_name}/{name}", {"metadata": pairs, "timeout": case.get("deadline", 30)}
+    options = {"metadata": pairs, "timeout": case.get("deadline", 30)}
     options["compression"] = COMPRESSION.get(case.get("compression", "none"))
-    coders = request.SerializeToString if False else type(request).SerializeToString, answer.FromString
+    coders = type(request).SerializeToString, answer.FromString
     try:
         if case.get("stream"):
             call = channel.stream_stream(path, *coders)(iter([request]), **options)

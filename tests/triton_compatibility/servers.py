@@ -78,6 +78,7 @@ SERVERS: Final = {
     "plain": Server(
         load=(
             "add", "add2", "types", "versions", "fails", "echo_parameters", "optional", "repeat", "zero", "ensemble",
+            "slow", "slow_ensemble",
         )
     ),
     "small": Server(("--http-max-input-size=4096",), ("add", "types", "versions")),
@@ -99,6 +100,26 @@ SERVERS: Final = {
         ("--grpc-keepalive-time=1000", "--grpc-http2-max-ping-strikes=0", "--grpc-max-connection-age=600000"),
         ("add", "slow"),
     ),
+    "pings": Server(
+        (
+            "--grpc-keepalive-time=1000", "--grpc-keepalive-timeout=500", "--grpc-keepalive-permit-without-calls=true",
+            "--grpc-http2-min-recv-ping-interval-without-data=200", "--grpc-http2-max-ping-strikes=2",
+        ),
+        ("add",),
+    ),
+    "silence": Server(("--grpc-keepalive-time=1000", "--grpc-keepalive-timeout=500"), ("add",)),
+    "trace": Server(
+        (
+            "--trace-config=triton,file=trace.json", "--trace-config=triton,log-frequency=1", "--trace-config=rate=1",
+            "--trace-config=level=TIMESTAMPS", "--trace-config=level=TENSORS",
+        ),
+        ("add",),
+    ),
+    "age": Server(("--grpc-max-connection-age=500", "--grpc-max-connection-age-grace=500"), ("add",)),
+    **{
+        level: Server((f"--grpc-infer-response-compression-level={level}",), ("add2",))
+        for level in ("none", "low", "medium", "high")
+    },
 }  # fmt: skip
 
 
@@ -124,6 +145,9 @@ def write_repository(folder: Path, server: Server) -> Path:
     decoupled = "model_transaction_policy { decoupled: true }"
     _write(folder, "repeat", HEAD + REPEAT, [("n", "INT32", "1")], [("m", "INT32", "1")], decoupled)
     _write(folder, "slow", HEAD + SLOW, [x], [y])
+    steps = 'step [ { model_name: "slow" model_version: -1 input_map { key: "x" value: "x" }'
+    steps = f'platform: "ensemble" ensemble_scheduling {{ {steps} output_map {{ key: "y" value: "y" }} }} ] }}'
+    _write(folder, "slow_ensemble", "", [x], [y], steps)
     _write(folder, "zero", HEAD + ZERO, [x], [("y", "INT32", "-1")])
     _write(folder, "bad_config", "", [x], [y], "nix: 1")
     _write(folder, "no_version", "", [x], [y])

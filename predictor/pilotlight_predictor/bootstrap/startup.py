@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.config import ServerSettings, Settings, command_line
 from pilotlight_predictor.core.threads import in_thread, single_blas_thread, with_deep_stack
-from pilotlight_predictor.errors import PredictorError
+from pilotlight_predictor.errors import LoadFailed, PredictorError
 from pilotlight_predictor.frontends.http import startup_responses
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.server import HttpServer, bind, listening_message, port_number
@@ -54,6 +54,7 @@ def main(argv: list[str], entered: float) -> int:
     lifecycle = Lifecycle(perf_counter() - seconds_since_exec(), entered)
     settings = command_line(argv, os.environ)
     try:
+        _create_files_dir(settings)
         _enter_environment(settings)
     except PredictorError as error:
         log("failed", str(error), level="ERROR")
@@ -73,6 +74,15 @@ def main(argv: list[str], entered: float) -> int:
 
         return supervise(settings, argv, FrontSupervisor)
     return supervise(settings, argv)
+
+
+def _create_files_dir(settings: Settings) -> None:
+    logs = settings.observability
+    try:
+        os.makedirs(logs.files_dir or os.curdir, exist_ok=True)
+    except OSError as error:
+        configure(logs.log_level.upper(), logs.log_format, file=logs.log_file)  # type: ignore[arg-type]
+        raise LoadFailed(f"files_dir = {logs.files_dir}, cannot be created: {error.strerror} (--files-dir)") from None
 
 
 def _enter_environment(settings: Settings) -> None:

@@ -53,6 +53,7 @@ def implied_by(compat: str, strict: bool, replica: bool = False) -> dict[str, An
     return {
         **({} if replica else ports),
         "server.strict_readiness": True,
+        "server.grpc.max_ping_strikes": 2 if compat == "triton" else 0,
         "server.exit_on_error": strict or compat == "triton",  # lenient TRTIS serves without its failed models
     }
 

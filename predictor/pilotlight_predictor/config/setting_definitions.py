@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight import contract
 from pilotlight_predictor.config import value_types
+from pilotlight_predictor.config.grpc_settings import GrpcSettings
 from pilotlight_predictor.config.settings_group import SettingsGroup, setting
 from pilotlight_predictor.config.value_types import (
     BOOL,
@@ -147,12 +148,7 @@ class ServerSettings(SettingsGroup):
     grpc_header_forward_pattern: str = setting(
         "", value_types.PATTERN, "--grpc-header-forward-pattern", "The same for the metadata of gRPC calls."
     )
-    grpc_max_connection_age_ms: float = setting(
-        0.0, MILLISECONDS, "--grpc-max-connection-age", "Age at which a gRPC connection is drained; 0: no limit."
-    )
-    grpc_max_connection_grace_ms: float = setting(
-        0.0, MILLISECONDS, "--grpc-max-connection-age-grace", "Time from then to its end; 0: until its calls end."
-    )
+    grpc: GrpcSettings = GrpcSettings()
     access_file: str = setting(
         "", TEXT, "--access-file",
         "File with the access rules of the service (tokens, JWTs, rate), as render writes them into a Secret.",
@@ -355,8 +351,8 @@ class ObservabilitySettings(SettingsGroup):
     )  # fmt: skip
     files_dir: str = setting(
         "", TEXT, "--files-dir",
-        "Directory of trace and log files that an admin's request names (docs/how-to/migrate-triton.md); empty: not"
-        " allowed.",
+        "Directory of trace and log files that an admin's request names (docs/how-to/migrate-triton.md), created at"
+        " start; empty: not allowed.",
     )  # fmt: skip
     log_file: str = setting("", TEXT, "--log-file", "File that log lines are appended to; empty: standard error.")
     trace_config: tuple[tuple[str, str], ...] = setting(

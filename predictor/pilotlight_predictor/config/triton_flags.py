@@ -11,7 +11,6 @@ SWITCH: Final = r"(?i)true|false|1|0|yes|no|on|off|"
 TEXT: Final = r".*"
 OF_NAME: Final = r"[^,]*,[^=]+=.*"
 _EVENT_LOOP: Final = "one event loop serves all connections; --workers adds processes"
-_PINGS: Final = "pings of clients are answered and never counted; TCP keepalive finds peers that are gone"
 _MEMORY: Final = "each runtime allocates its own memory"
 _TENSORFLOW: Final = "a setting of TensorFlow 1"
 _SAGEMAKER: Final = "there is no SageMaker frontend; POST /invocations is served on the HTTP port"
@@ -33,15 +32,9 @@ NO_EFFECT: Final = {
     "--cuda-virtual-address-size": (r"\d+:\d+", _MEMORY),
     "--disable-auto-complete-config": (SWITCH, "what a configuration leaves out is derived from the model"),
     "--enable-peer-access": (SWITCH, _MEMORY),
-    "--grpc-http2-max-ping-strikes": (INTEGER, _PINGS),
-    "--grpc-http2-max-pings-without-data": (INTEGER, _PINGS),
-    "--grpc-http2-min-recv-ping-interval-without-data": (INTEGER, _PINGS),
+    "--grpc-http2-max-pings-without-data": (INTEGER, "it limits clients; a gRPC server pings whatever its value"),
     "--grpc-infer-allocation-pool-size": (INTEGER, "requests need no pool"),
-    "--grpc-infer-response-compression-level": (r"none|low|medium|high", "responses are not compressed over gRPC"),
     "--grpc-infer-thread-count": (INTEGER, _EVENT_LOOP),
-    "--grpc-keepalive-permit-without-calls": (SWITCH, _PINGS),
-    "--grpc-keepalive-time": (INTEGER, _PINGS),
-    "--grpc-keepalive-timeout": (INTEGER, _PINGS),
     "--grpc-max-response-pool-size": (INTEGER, "unread responses are bounded by --max-bytes-in-flight"),
     "--grpc-root-cert": (TEXT, _TLS),
     "--grpc-server-cert": (TEXT, _TLS),

@@ -26,8 +26,8 @@ class Restriction(NamedTuple):
         """Raise Restricted."""
         from hmac import compare_digest  # imports OpenSSL, which no cold start should wait for
 
-        text = headers.get(self.header.lower(), "")
-        if not compare_digest(text.encode("latin-1", "replace"), self.value.encode("latin-1", "replace")):
+        text, value = headers.get(self.header.lower()), self.value.encode(errors="surrogateescape")
+        if text is None or not compare_digest(text.encode("latin-1", "replace"), value):  # headers are latin-1 text
             raise Restricted(f"This {self.kind} is restricted, expecting header '{self.header}'")
 
 

@@ -144,6 +144,7 @@ _TABLE: Final[tuple[tuple[str, str, tuple[int, str], str], ...]] = (
      " of responses"),
     ("/generate", r"parameters\.(.*) is set twice", INVALID,
      "Converting keyword: 'parameters': input '{0}' already exists in request"),
+    ("/generate", r"(.*) is set twice", INVALID, "input '{0}' already exists in request"),
     ("/generate", r"(\S+) has .*, must be", INVALID,
      "The schema can not convert input '{0}' to tensor with proper shape"),
     # Settings

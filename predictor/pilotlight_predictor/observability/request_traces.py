@@ -20,6 +20,7 @@ from pilotlight_predictor.core.requests import Done, InferRequest, InferResponse
 from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.errors import BadRequest, Forbidden
 from pilotlight_predictor.observability.logs import check_file_name, log, open_to_append
+from pilotlight_predictor.observability.triton_trace_file import append_events, encode_events
 
 OFF: Final = "OFF"
 LEVELS: Final = (OFF, "TIMESTAMPS", "TENSORS", "MIN", "MAX")
@@ -167,6 +168,12 @@ class RequestTrace:
             ("COMPUTE_END", ended_ns),
         ]
 
+    def events(self, tensors: Mapping[str, Outputs] | None, error: str, *, timestamps: bool) -> bytes:
+        """Return the trace in Triton's format."""
+        now = perf_counter_ns()
+        times = [*self._times, ("INFER_RESPONSE_COMPLETE", now), ("REQUEST_END", now)] if timestamps else []
+        return encode_events(self._line, times, tensors or {}, error, MAX_VALUES)
+
     def line(self, tensors: Mapping[str, Outputs] | None, error: str) -> bytes:
         times = [*self._times, ("REQUEST_END", perf_counter_ns())]
         document = {**self._line, "timestamps": [{"name": name, "ns": ns} for name, ns in times]}
@@ -186,9 +193,9 @@ def _tensor(name: str, datatype: str, array: Any) -> dict[str, Any]:
 class ModelSampler:
     """Start of traces of sampled requests. Shared by all models without settings of their own."""
 
-    def __init__(self, sampler: Sampler, write: Callable[[str, bytes], None]) -> None:
-        self._sampler = sampler
-        self._write = write
+    def __init__(self, sampler: Sampler, write: Callable[[str, bytes], None], *, as_triton: bool) -> None:
+        self._sampler, self._write, self._as_triton = sampler, write, as_triton
+        self._timestamps = sampler.settings.levels != ("TENSORS",)
         self._tensors = "TENSORS" in sampler.settings.levels
 
     def watch(self, served: TracedVersion, request: InferRequest, done: Done) -> Done:
@@ -204,7 +211,11 @@ class ModelSampler:
             failed = isinstance(result, Exception)
             outputs = {} if isinstance(result, Exception) else result.outputs
             tensors = {"inputs": inputs, "outputs": outputs} if self._tensors else None
-            self._write(name, trace.line(tensors, type(result).__name__ if failed else ""))
+            error = type(result).__name__ if failed else ""
+            if self._as_triton:
+                self._write(name, trace.events(tensors, error, timestamps=self._timestamps))
+            else:
+                self._write(name, trace.line(tensors, error))
 
         return done_and_traced
 
@@ -212,12 +223,19 @@ class ModelSampler:
 class RequestTraces:
     """Traces of one server. `serving` returns the serving versions; `folder`: --files-dir, empty for none.
 
-    `options`: of --trace-config, the defaults of this server; their file may be anywhere.
+    `options`: of --trace-config, the defaults of this server; their file may be anywhere. `as_triton`: files have
+    Triton's format.
     """
 
     def __init__(
-        self, serving: Callable[[], Iterable[TracedVersion]], folder: str, options: Iterable[tuple[str, str]] = ()
+        self,
+        serving: Callable[[], Iterable[TracedVersion]],
+        folder: str,
+        options: Iterable[tuple[str, str]] = (),
+        *,
+        as_triton: bool = False,
     ) -> None:
+        self._as_triton = as_triton
         self._defaults = at_start(options)
         self._serving = serving
         self._folder = Path(folder) if folder else None
@@ -251,7 +269,8 @@ class RequestTraces:
         key = served.name if served.name in self._own else ""
         if key not in self._samplers:
             settings = trace_settings({**self._defaults, **self._all, **self._own.get(key, {})})
-            self._samplers[key] = ModelSampler(Sampler(settings), self._enqueue) if settings.active else None
+            sampler = ModelSampler(Sampler(settings), self._enqueue, as_triton=self._as_triton)
+            self._samplers[key] = sampler if settings.active else None
         served.sampler = self._samplers[key]
 
     def _enqueue(self, name: str, line: bytes) -> None:
@@ -267,13 +286,16 @@ class RequestTraces:
             lines = list(self._queue)
             self._queue.clear()
             try:
-                await in_thread(lambda lines=lines: _append(folder, lines))  # type: ignore[misc]
+                await in_thread(lambda lines=lines: _append(folder, lines, self._as_triton))  # type: ignore[misc]
             except OSError as error:
                 log("trace.failed", f"traces cannot be written: {error}", level="ERROR")
         self._writing = None
 
 
-def _append(folder: Path, lines: Sequence[tuple[str, bytes]]) -> None:
+def _append(folder: Path, lines: Sequence[tuple[str, bytes]], as_triton: bool) -> None:
     for name, group in groupby(lines, key=lambda each: each[0]):
+        if as_triton:
+            append_events(folder / name, [events for _, events in group])
+            continue
         with open(open_to_append(folder / name), "ab") as file:
             file.writelines(line for _, line in group)

@@ -7,11 +7,14 @@ A scalar is a tensor of one element. For a batching model, a flat list is as man
 other value a batch of one. An output of one element is a scalar, any other a flat list.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from itertools import count
 from math import prod
 from time import perf_counter
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from pilotlight.contract import HEADER_REQUEST_ID
@@ -23,7 +26,7 @@ from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.frontends.http.router import ServingProtocol, error_response, model_routes
 from pilotlight_predictor.models.model_version import ModelVersion
-from pilotlight_predictor.protocols.json_values import MAX_FIELDS, SHORT, dump_json
+from pilotlight_predictor.protocols.json_values import MAX_FIELDS, SHORT, dump_json, quote_nonfinite
 from pilotlight_predictor.protocols.run_inference import (
     Finish,
     decode_and_run,
@@ -51,11 +54,12 @@ def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[Tens
     document = read_document(body, 'its keys are input names, such as {"text_input": "hi"}')
     nested = document.get(PARAMETERS)
     if len(document) > MAX_FIELDS or (isinstance(nested, dict) and len(nested) > MAX_FIELDS):
-        raise BadRequest(f"the body has more than {MAX_FIELDS} fields, which are inputs and parameters; send fewer")
+        raise _too_many()
     identity = document.pop(ID, "")
     if isinstance(identity, bool) or not isinstance(identity, str | int):
         raise BadRequest("id must be a string or a number")
     known = {spec.name: spec for spec in specs}
+    _check_repeated(body, known)
     request = InferRequest(model, {}, version, str(identity))
     if isinstance(nested, dict):
         del document[PARAMETERS]
@@ -65,6 +69,51 @@ def decode_generate(model: str, version: int, body: Buffer, specs: Sequence[Tens
         _sort_fields(nested, f"{PARAMETERS}.", known, batched, request.inputs, parameters)
     apply_parameters(request, parameters, reserved=False)  # a name with triton_ is one of the caller's, as in Triton
     return request
+
+
+class _Key:
+    """Key of a field; each is equal only to itself, so that a decoder keeps fields that repeat a name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _check_repeated(body: Buffer, known: Collection[str]) -> None:
+    """Raise BadRequest for a body, or its parameters, that name an input twice: a decoder reports only the last."""
+    text = bytes(body)
+    escaped = b"\\u" in text or b"\\/" in text
+    if not escaped and all(text.count(dump_json(name)) < 2 for name in known):
+        return  # only a body that may repeat a name is decoded a second time
+    fields = _fields(text)
+    nested = [bytes(value) for name, value in fields if name == PARAMETERS]
+    objects = (fields, [field for value in nested if value.startswith(b"{") for field in _fields(value)])
+    for where, pairs in zip(("", f"{PARAMETERS}."), objects, strict=True):
+        names = Counter(name for name, _ in pairs)
+        for name in known:
+            if names[name] > 1:
+                raise BadRequest(f"{where}{name} is set twice, name each input once")
+
+
+def _fields(text: bytes) -> list[tuple[str, msgspec.Raw]]:
+    """Return the fields of a valid JSON object, also those that repeat a name. Raise BadRequest for too many."""
+    left = count(MAX_FIELDS, -1)
+
+    def key(_: type, name: str) -> _Key:
+        if not next(left):
+            raise _too_many()
+        return _Key(name)
+
+    try:
+        fields = msgspec.json.decode(text, type=dict[_Key, msgspec.Raw], dec_hook=key)
+    except RecursionError:
+        raise BadRequest("the request is nested too deep") from None
+    except msgspec.DecodeError:
+        return _fields(quote_nonfinite(text) or b"{}")
+    return [(key.name, value) for key, value in fields.items()]
+
+
+def _too_many() -> BadRequest:
+    return BadRequest(f"the body has more than {MAX_FIELDS} fields, which are inputs and parameters; send fewer")
 
 
 def _sort_fields(

@@ -97,7 +97,7 @@ class Ensemble(Executor):
 
     @property
     def pending(self) -> int:
-        return len(self._running)
+        return 0  # requests wait in the queues of the steps
 
     @property
     def problem(self) -> str:

@@ -44,7 +44,9 @@ class Executor(RequestRunner, Protocol):
 
     async def close(self) -> None: ...
     @property
-    def pending(self) -> int: ...
+    def pending(self) -> int:
+        """Number of queued requests."""
+
     @property
     def problem(self) -> str:
         """Why the model is not healthy, in one sentence; empty if it is."""

@@ -46,7 +46,8 @@ class Server:
         metrics.cold_start = lifecycle.phases
         self.registry = ModelRegistry(settings, metrics, decode_example)
         files = settings.observability.files_dir
-        self.traces = RequestTraces(self.registry.serving, files, settings.observability.trace_config)
+        options, as_triton = settings.observability.trace_config, settings.server.as_triton
+        self.traces = RequestTraces(self.registry.serving, files, options, as_triton=as_triton)
         self.registry.on_version = self.traces.attach
         self.log_settings = LogSettings(settings.observability.log_level, files, settings.observability.log_file)
         self.shared_memory = SharedMemory(settings.server.allow_shared_memory)
@@ -68,7 +69,8 @@ class Server:
         return self.lifecycle.state in {ServerState.INITIALIZING, ServerState.LOADING}
 
     def readiness(self) -> Readiness:
-        names = self.registry.requested() if self.settings.server.strict_readiness else self.control.required
+        required = self.control.required
+        names = (*required, *self.registry.requested()) if self.settings.server.strict_readiness else required
         return assess_readiness(
             self.lifecycle, names, self.registry.is_ready, self.registry.reason, may_be_empty=self.control.may_be_empty
         )

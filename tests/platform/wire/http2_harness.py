@@ -55,6 +55,8 @@ class House:
     def stop_accepting(self) -> None:
         self.knows = True
 
+    def on_ping(self) -> None: ...
+
     def on_table_size(self, size: int) -> None:
         self.table = size
 

@@ -9,7 +9,10 @@ from pilotlight_predictor.config.triton_flags import NO_EFFECT, REFUSED
 # What `tritonserver --help` of Triton 2.73 and of TensorRT Inference Server lists, beyond those of the three tables.
 SAME = (
     "--allow-client-shm", "--allow-gpu-metrics", "--exit-on-error", "--exit-timeout-secs", "--grpc-address",
-    "--grpc-header-forward-pattern", "--grpc-max-connection-age", "--grpc-max-connection-age-grace", "--grpc-port",
+    "--grpc-header-forward-pattern", "--grpc-http2-max-ping-strikes",
+    "--grpc-http2-min-recv-ping-interval-without-data", "--grpc-infer-response-compression-level",
+    "--grpc-keepalive-permit-without-calls", "--grpc-keepalive-time", "--grpc-keepalive-timeout",
+    "--grpc-max-connection-age", "--grpc-max-connection-age-grace", "--grpc-port",
     "--grpc-restricted-protocol", "--http-address", "--http-header-forward-pattern", "--http-max-input-size",
     "--http-port", "--http-restricted-api", "--id", "--load-model", "--log-file", "--log-format", "--metrics-address",
     "--metrics-interval-ms", "--metrics-port", "--model-config-name", "--model-control-mode", "--model-repository",

@@ -13,9 +13,10 @@ from tritonclient.utils import InferenceServerException
 
 from pilotlight_predictor.config import SettingsError, parse
 from pilotlight_predictor.config.value_types import API_GROUPS
+from pilotlight_predictor.errors import Restricted
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc import services
-from pilotlight_predictor.frontends.restricted_apis import api_group
+from pilotlight_predictor.frontends.restricted_apis import Restriction, api_group
 from pilotlight_predictor.protocols import serving_protocols
 
 KEYS = ("model-repository,inference:key=secret", "metadata:other=word")
@@ -58,6 +59,14 @@ def test_a_restricted_call_needs_the_key_of_its_group(server: RunningServer) -> 
     assert server.get("/v2").status == 403
     assert server.get("/v2", {"Other": "word"}).status == 200
     assert server.get("/v2/health/ready").status == 200
+
+
+def test_a_key_of_any_script_is_compared_byte_by_byte() -> None:
+    restriction = Restriction("key", "ключ", "API")
+    restriction.check({"key": "ключ".encode().decode("latin-1")})  # as a header is read
+    for headers in ({}, {"key": ""}, {"key": "????"}, {"key": "\xff\xff\xff\xff"}):
+        with pytest.raises(Restricted):
+            restriction.check(headers)
 
 
 def test_every_protocol_of_a_group_is_restricted(server: RunningServer) -> None:

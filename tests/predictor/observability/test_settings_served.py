@@ -147,6 +147,27 @@ def test_wrong_log_settings_are_named(client: Client) -> None:
             client.logging(**wrong)
 
 
+def test_a_missing_folder_of_the_files_is_created(serve: Serve, tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "words", "BYTES")
+    server = serve(tmp_path / "models", "--files-dir", str(tmp_path / "new/files"))
+    server.post("/v2/trace/setting", {"trace_file": "x", "trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
+    body = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
+    assert server.post("/v2/models/words/infer", body).status == 200
+    server.wait_until((tmp_path / "new/files/x").is_file, "the trace")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_folder_of_the_files_that_cannot_be_created_ends_the_start(
+    serve: Serve, tmp_path: Path, workers: str
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "file").touch()
+    flags = ("--files-dir", str(tmp_path / "file/files"), "--workers", workers)
+    with pytest.raises(AssertionError, match="exit code 1") as ended:
+        serve(tmp_path / "models", *flags)
+    assert f"files_dir = {tmp_path}/file/files, cannot be created: Not a directory (--files-dir)" in str(ended.value)
+
+
 @pytest.mark.parametrize("kind", ["fifo", "link"])
 def test_a_file_that_leads_elsewhere_or_blocks_is_not_written(serve: Serve, tmp_path: Path, kind: str) -> None:
     files, elsewhere = tmp_path / "files", tmp_path / "elsewhere"

@@ -36,6 +36,9 @@ class RequestHandler(Protocol):
     def stop_accepting(self) -> None:
         """Handle the acknowledged GOAWAY of `announce_shutdown`: the peer opens no further streams."""
 
+    def on_ping(self) -> None:
+        """Handle a PING, which is then acknowledged. Raise ConnectionFault if the peer pings too often."""
+
     def on_table_size(self, size: int) -> None:
         """Handle the size in bytes of the peer's HPACK table, for the blocks of responses."""
 
@@ -181,9 +184,14 @@ class Http2Connection(FlowControl):
     def _ping(self, flags: int, _: int, payload: bytes) -> None:
         self.spend()
         if not flags & frames.ACK:
+            self._handler.on_ping()
             self.out.frames.append(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif payload == _DRAIN_PING:
             self._handler.stop_accepting()
+
+    def ping(self) -> None:
+        """Send a PING to a silent peer; any bytes that it sends show that it lives."""
+        self.out.frames.append(frames.frame(frames.PING, 0, 0, bytes(8)))
 
     def announce_shutdown(self) -> None:
         """Ask the peer to open no further streams; those that cross this GOAWAY are served (RFC 9113, 6.8)."""

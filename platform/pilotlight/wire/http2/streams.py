@@ -70,6 +70,7 @@ class SendBuffer:
         self.window, self.initial_window, self.max_frame_size = DEFAULT_WINDOW, DEFAULT_WINDOW, DEFAULT_FRAME
         self.paused = False
         self._on_complete = on_complete  # called when the response of a stream is complete
+        self.progress = 0  # grows with HEADERS, DATA and WINDOW_UPDATE frames, at least once per response
         self.full_frames = 0  # DATA frames that no window has cut
         self.ready: dict[int, Http2Stream] = {}  # with data and a positive window, in the order of their turns
         # With data and an exhausted window: a WINDOW_UPDATE of the connection does not iterate over them.
@@ -78,6 +79,7 @@ class SendBuffer:
 
     def head(self, stream: Http2Stream, block: bytes) -> None:
         self.frames.append(frame(HEADERS, END_HEADERS, stream.number, block))
+        self.progress += 1
 
     def data(self, stream: Http2Stream, data: Buffer) -> None:
         if stream.pending is None:
@@ -143,6 +145,7 @@ class SendBuffer:
         self.window -= size
         stream.window -= size
         self.burst += size
+        self.progress += 1
         self.full_frames += size in (len(piece), self.max_frame_size)
         if size < len(piece):
             stream.pending[0] = piece[size:]
@@ -246,6 +249,7 @@ class FlowControl:
                 raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "more data than the connection's window")
             self.out.frames.append(frames.window_update(0, CONNECTION_WINDOW - self._credit))
             self._credit = CONNECTION_WINDOW
+            self.out.progress += 1
         stream = self.streams.get(number)
         if stream is None:
             crossed = self.was_cut_off(number)
@@ -265,6 +269,7 @@ class FlowControl:
         """Allow the peer to send more bytes on a stream."""
         stream.credit += more
         if not stream.ended:
+            self.out.progress += 1
             self.out.frames.append(frames.window_update(stream.number, more))
 
     def window_update(self, _: int, number: int, payload: bytes) -> None:
@@ -332,6 +337,7 @@ class FlowControl:
     def response_complete(self, stream: Http2Stream) -> None:
         """Close a stream after its response; also for callers that wrote it into `out.frames` themselves."""
         self._limiter.earn()
+        self.out.progress += 1
         if stream.ended:
             self.streams.pop(stream.number, None)
         else:  # the rest of the request is not needed (RFC 9113, 8.1)

@@ -27,6 +27,7 @@ from pilotlight_predictor.errors import (
     Unsupported,
 )
 from pilotlight_predictor.frontends.admission import Admission
+from pilotlight_predictor.frontends.grpc import response_compression
 from pilotlight_predictor.frontends.grpc.dispatcher import (
     GrpcErrorResponse,
     GrpcRequest,
@@ -59,8 +60,8 @@ class CallConnection(Protocol):
     codecs: ThreadLimiter
     max_message: int
 
-    def respond(self, call: Any, message: bytes) -> None: ...
-    def send(self, call: Any, message: bytes) -> None: ...
+    def respond(self, call: Any, message: bytes, compressed: int = 0) -> None: ...
+    def send(self, call: Any, message: bytes, compressed: int = 0) -> None: ...
     def flush_soon(self) -> None: ...
     def release_when_written(self, length: int) -> None: ...
 
@@ -261,7 +262,10 @@ class GrpcCall(Http2Stream):
         request.body = message
         outcome = handler.respond(request)
         if isinstance(outcome, bytes):
-            self._connection.respond(self, outcome)
+            if self.head.response_encoding:
+                self._run(self._compress_then_respond(outcome))
+            else:
+                self._connection.respond(self, outcome)
         elif isinstance(outcome, GrpcErrorResponse):
             self.send_error(outcome)
         else:
@@ -273,9 +277,23 @@ class GrpcCall(Http2Stream):
         response = await outcome.run()
         if isinstance(response, GrpcErrorResponse):
             self.send_error(response)
-        elif not self.over:
-            self._connection.respond(self, response)
+        else:
+            await self._compress_then_respond(response)
+
+    async def _compress_then_respond(self, response: bytes) -> None:
+        message, compressed = await self._compress(response)
+        if not self.over:
+            self._connection.respond(self, message, compressed)
             self._connection.flush_soon()
+
+    async def _compress(self, response: bytes) -> tuple[bytes, int]:
+        """Return a response as it is sent, and its compressed flag; long ones are compressed in a thread."""
+        encoding = self.head.response_encoding
+        if not encoding:
+            return response, 0
+        if len(response) <= response_compression.INLINE_BYTES:
+            return response_compression.compress(response, encoding)
+        return await self._connection.codecs.run(lambda: response_compression.compress(response, encoding))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as the call's task."""
@@ -295,20 +313,21 @@ class GrpcCall(Http2Stream):
 
     async def write(self, response: bytes) -> None:
         """Send one of several responses; wait while the client reads slowly."""
+        message, compressed = await self._compress(response)
         if self.over:
             return
-        self.send(response)
+        self.send(message, compressed)
         self._connection.flush_soon()
         if self.pending:
             self._writable = asyncio.get_running_loop().create_future()
             await self._writable
 
-    def send(self, response: bytes) -> None:
+    def send(self, response: bytes, compressed: int = 0) -> None:
         """Send a message; what waits for the client counts as bytes in flight. Raise QueueFull if it does not fit."""
         admission = self._connection.admission
         if len(response) > SMALL:
             admission.check_capacity(len(response))
-        self._connection.send(self, response)
+        self._connection.send(self, response, compressed)
         if self.pending:  # all of it: a message stays in memory until its last byte is sent
             admission.bytes_in_flight += len(response)
             self._unsent += len(response)

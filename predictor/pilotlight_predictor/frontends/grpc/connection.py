@@ -10,9 +10,12 @@ from time import monotonic
 from typing import Final, cast
 
 from pilotlight.wire.http2 import frames as http2_frames
+from pilotlight.wire.http2 import keepalive
 from pilotlight.wire.http2.connection import Http2Connection
 from pilotlight.wire.http2.frames import ConnectionFault
 from pilotlight.wire.http2.hpack import HeaderField
+from pilotlight.wire.http2.keepalive import Keepalive, KeepalivePolicy
+from pilotlight_predictor.config.grpc_settings import GrpcSettings
 from pilotlight_predictor.errors import Forbidden, QueueFull
 from pilotlight_predictor.frontends.grpc.call import SMALL, GrpcCall
 from pilotlight_predictor.frontends.grpc.dispatcher import GrpcDispatcher
@@ -25,6 +28,7 @@ from pilotlight_predictor.frontends.grpc.headers import (
     read_head,
 )
 from pilotlight_predictor.frontends.grpc.message_reader import PREFIX
+from pilotlight_predictor.frontends.grpc.response_compression import response_encoding
 from pilotlight_predictor.frontends.peer import peer_of
 from pilotlight_predictor.frontends.tasks_and_timeouts import LEAST_RATE, SLOW_S
 
@@ -41,6 +45,16 @@ _NOT_HTTP2: Final = (
 )
 
 
+def keepalive_policy(settings: GrpcSettings) -> KeepalivePolicy:
+    return KeepalivePolicy(
+        settings.keepalive_time_ms / 1000,
+        settings.keepalive_timeout_ms / 1000,
+        settings.keepalive_permit_without_calls,
+        settings.min_recv_ping_interval_ms / 1000,
+        settings.max_ping_strikes,
+    )
+
+
 class GrpcConnection(asyncio.Protocol):
     """HTTP/2 connection of one client. Runs on the event loop."""
 
@@ -53,6 +67,9 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._age_timer: asyncio.TimerHandle | None = None
+        self._keepalive_timer: asyncio.TimerHandle | None = None
+        self._now = asyncio.get_running_loop().time
+        self._keepalive = Keepalive(keepalive_policy(dispatcher.admission.settings.grpc), self._now())
         self._unread_check: asyncio.TimerHandle | None = None
         self._receiving = self._scheduled = self._lingering = False
         self._written = 0  # bytes in flight that the transport has taken, and perhaps not the socket
@@ -69,13 +86,15 @@ class GrpcConnection(asyncio.Protocol):
         )
         self.dispatcher.connections.add(self)
         self._age_timer = self.dispatcher.limit_age(self)
+        if self.admission.settings.grpc.keepalive_time_ms:
+            self._check_keepalive()
         if self.dispatcher.closing:
             self.start_drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.dispatcher.connections.discard(self)
         self._transport = None
-        for timer in (self._timer, self._age_timer, self._unread_check):
+        for timer in (self._timer, self._age_timer, self._keepalive_timer, self._unread_check):
             if timer is not None:
                 timer.cancel()
         self.http.drop_streams()
@@ -85,6 +104,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._receiving = True
+        self._keepalive.last_received = self._now()
         try:
             self.http.receive(data)
         except ConnectionFault as fault:
@@ -96,6 +116,23 @@ class GrpcConnection(asyncio.Protocol):
         finally:
             self._receiving = False
         self._flush()
+
+    def _check_keepalive(self) -> None:
+        if self.http.out.paused:  # the server itself reads nothing: the time limit for the client's reading holds
+            self._keepalive.last_received = self._now()
+        action, seconds = self._keepalive.check(self._now(), self.has_calls)
+        if action == keepalive.CLOSE:
+            assert self._transport is not None
+            self._transport.abort()
+            return
+        if action == keepalive.PING:
+            self.http.ping()
+            self._flush()
+        self._keepalive_timer = asyncio.get_running_loop().call_later(seconds, self._check_keepalive)
+
+    def on_ping(self) -> None:
+        if self._keepalive.is_abuse(self._now(), self.has_calls, self.http.out.progress):
+            raise ConnectionFault(http2_frames.ENHANCE_YOUR_CALM, keepalive.TOO_MANY_PINGS)
 
     def close(self) -> None:
         """Close after sending what was written; abort if the client does not read it within SLOW_S."""
@@ -167,32 +204,39 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             if self._timer is not None:
                 self._timer.cancel()
+            self._keepalive.last_received = self._now()
             self._transport.resume_reading()
             self.http.out.pump()
             self._flush()
 
     def start_drain(self) -> None:
-        """Send GOAWAY. Calls that arrive in the next LINGER_S are still served: the client could not safely retry."""
+        """Send GOAWAY. Calls that arrive in the next LINGER_S are still served: the client could not safely retry.
+
+        Streams end between two messages if the server stops; at the connection's maximum age they may go on.
+        """
         self.http.announce_shutdown()
         self._end_streams()
         asyncio.get_running_loop().call_later(LINGER_S, self.stop_accepting)
 
     def stop_accepting(self) -> None:
-        """Refuse new calls; streams end between two messages, and the connection after the last response."""
+        """Refuse new calls; the connection ends after the last response."""
         if self._transport is not None:
             self.http.shutdown()
             self._end_streams()
 
     def _end_streams(self) -> None:
-        for stream in list(self.http.streams.values()):
+        for stream in list(self.http.streams.values()) if self.dispatcher.closing else ():
             cast(GrpcCall, stream).end_stream()
         self.flush_soon()
 
     def parse_head(self, fields: list[HeaderField], whole: bool) -> CallHead:
         head = read_head(fields, whole)
         head.handler = self.dispatcher.handler(head.path)
-        if head.handler is None and not head.code:
-            head.code, head.problem = "UNIMPLEMENTED", "Method not found!"
+        if head.handler is None:
+            if not head.code:
+                head.code, head.problem = "UNIMPLEMENTED", "Method not found!"
+        elif head.handler.infers:
+            head.response_encoding = response_encoding(self.admission.settings.grpc.compression, head.accepted)
         try:
             self.admission.check_site(head.headers)
         except Forbidden as error:
@@ -222,13 +266,13 @@ class GrpcConnection(asyncio.Protocol):
         else:
             call.fail(head.code, head.problem, (("grpc-accept-encoding", ACCEPTED),))
 
-    def respond(self, call: GrpcCall, message: bytes) -> None:
+    def respond(self, call: GrpcCall, message: bytes, compressed: int = 0) -> None:
         """Send the only response of a unary call."""
         http, length, number = self.http, len(message) + PREFIX.size, call.number
         out = http.out
-        if not self.blocks.indexed or not out.fits(call, length):
+        if call.head.response_encoding or not self.blocks.indexed or not out.fits(call, length):
             try:
-                call.send(message)
+                call.send(message, compressed)
             except QueueFull as error:
                 call.reject(error, counted=True)
                 return
@@ -247,12 +291,12 @@ class GrpcConnection(asyncio.Protocol):
             http.response_complete(call)
         call.settle()
 
-    def send(self, call: GrpcCall, message: bytes) -> None:
+    def send(self, call: GrpcCall, message: bytes, compressed: int = 0) -> None:
         """Send one message, with the response headers before the first."""
-        out, prefix = self.http.out, PREFIX.pack(0, len(message))
+        out, prefix = self.http.out, PREFIX.pack(compressed, len(message))
         if not call.headers_sent:
             call.headers_sent = True
-            out.head(call, self.blocks.head())
+            out.head(call, self.blocks.head(call.head.response_encoding))
         if len(message) <= SMALL:
             out.data(call, prefix + message)
         else:

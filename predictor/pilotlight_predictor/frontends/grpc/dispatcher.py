@@ -197,8 +197,8 @@ class GrpcDispatcher:
 
     def limit_age(self, connection: DrainableConnection) -> asyncio.TimerHandle | None:
         """Drain a connection at the maximum age, and close it after the grace period, if these are set."""
-        settings, loop = self.admission.settings, asyncio.get_running_loop()
-        age_s, grace_s = settings.grpc_max_connection_age_ms / 1000, settings.grpc_max_connection_grace_ms / 1000
+        settings, loop = self.admission.settings.grpc, asyncio.get_running_loop()
+        age_s, grace_s = settings.max_connection_age_ms / 1000, settings.max_connection_grace_ms / 1000
         if not age_s:
             return None
 
@@ -233,7 +233,7 @@ class MethodHandler:
         self._forwarding = HeaderForwarding(settings.grpc_header_forward_pattern)
         checks = self._admission.checks_every_request(method.action, protocol)
         self.checks_caller = checks or self._restriction is not None
-        self.streams = method.stream is not None
+        self.streams, self.infers = method.stream is not None, method.action is Action.INFER
         self.can_reject_message = method.unary is not None  # an error of one message does not end the stream
 
     def new_request(self, transport: CallTransport) -> GrpcRequest:

@@ -46,7 +46,8 @@ class CallHead:
     """Call headers. `malformed`: no HTTP/2 request; `http_status` not 200: no gRPC call; `code` set: call rejected."""
 
     __slots__ = (
-        "code", "encoding", "handler", "headers", "http_status", "length", "malformed", "path", "problem", "timeout",
+        "accepted", "code", "encoding", "handler", "headers", "http_status", "length", "malformed", "path", "problem",
+        "response_encoding", "timeout",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class CallHead:
         self.timeout: float | None = None
         self.length: int | None = None  # content-length, which few clients send
         self.encoding = "identity"
+        self.accepted = self.response_encoding = ""
         self.malformed, self.http_status = False, 200
         self.code, self.problem = "", ""
         self.handler: Any = None  # the dispatcher's MethodHandler of the path
@@ -68,6 +70,7 @@ def read_head(fields: list[HeaderField], whole: bool) -> CallHead:
         return head
     head.path, head.headers = named.get(":path", ""), metadata(fields)
     head.encoding = named.get("grpc-encoding", "identity")
+    head.accepted = named.get("grpc-accept-encoding", "")
     head.length = int(named["content-length"]) if whole and "content-length" in named else None
     if not whole:
         head.malformed = False
@@ -144,13 +147,14 @@ class ResponseHeaderBlocks:
         if size < DEFAULT_TABLE and not self._plain:
             self.indexed, self._plain, self._prefix = False, True, _NO_TABLE
 
-    def head(self) -> bytes:
+    def head(self, encoding: str = "") -> bytes:
+        more = literal("grpc-encoding", encoding) if encoding else b""
         if self._plain:
-            return self._take_prefix() + STATUS_200 + literal(*TYPE)
+            return self._take_prefix() + STATUS_200 + literal(*TYPE) + more
         if self._typed:
-            return KNOWN_HEAD if self.indexed else STATUS_200 + indexed(NEWEST)
+            return (KNOWN_HEAD if self.indexed else STATUS_200 + indexed(NEWEST)) + more
         self._typed = True
-        return STATUS_200 + literal(*TYPE, index=True)
+        return STATUS_200 + literal(*TYPE, index=True) + more
 
     def success(self, *, waits: bool) -> bytes:
         if waits:

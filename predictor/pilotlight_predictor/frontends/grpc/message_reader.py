@@ -19,7 +19,7 @@ from pilotlight_predictor.frontends.tasks_and_timeouts import SCARCE_S, Arrival
 INLINE_BYTES: Final = 1 << 18  # decompressed on the event loop
 STEP_BYTES: Final = 1 << 22  # between two checks of the byte budget
 _SLICE: Final = 1 << 10  # bytes of input, which expand to 1 MiB at most
-_WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
+WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 PREFIX: Final = struct.Struct(">BI")  # flag, length
 LARGE: Final = 1 << 16  # bytes from which a message is passed on as a view instead of copied to bytes
 SETTING: Final = "--http-max-input-size"  # named in the error for a message that is too large
@@ -32,11 +32,11 @@ class CompressedMessage:
     __slots__ = ("_at", "_decompressor", "_encoding", "_max_size", "_plain", "_view")
 
     def __init__(self, message: Buffer, encoding: str, max_size: int) -> None:
-        if encoding not in _WINDOW_BITS:
+        if encoding not in WINDOW_BITS:
             raise Unreadable("a message is compressed, and grpc-encoding does not say how")
         self._view, self._at = memoryview(message), 0
         self._encoding, self._max_size = encoding, max_size
-        self._decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
+        self._decompressor = zlib.decompressobj(WINDOW_BITS[encoding])
         self._plain = bytearray()
 
     def __len__(self) -> int:

@@ -9,7 +9,8 @@ from typing import Any, cast
 from pilotlight.wire.http1 import Buffer
 from pilotlight.wire.http2 import frames
 from pilotlight.wire.http2.hpack import literal
-from pilotlight_predictor.config import Limits, Settings
+from pilotlight_predictor.config import Limits, ServerSettings
+from pilotlight_predictor.config.grpc_settings import GrpcSettings
 from pilotlight_predictor.core.threads import ThreadLimiter
 from pilotlight_predictor.errors import QueueFull
 from pilotlight_predictor.frontends.admission import Admission
@@ -30,6 +31,7 @@ from pilotlight_predictor.server.handler_context import Server
 
 BUDGET = 1 << 20
 NO_ROOM = b"no room"
+DEFAULTS = GrpcSettings()
 Answer = Callable[[GrpcRequest], bytes | Awaitable[bytes]]
 
 
@@ -107,9 +109,11 @@ class Watched:
 class House:
     """One client: `/t.S/Ask` is answered by what is given here, `/t.S/Talk` repeats messages, or says NO_ROOM."""
 
-    def __init__(self, answer: Answer = lambda call: bytes(call.body), budget: int = BUDGET) -> None:
+    def __init__(
+        self, answer: Answer = lambda call: bytes(call.body), budget: int = BUDGET, grpc: GrpcSettings = DEFAULTS
+    ) -> None:
         self.kitchen, self.watched, self.wire = Kitchen(), Watched(), Wire()
-        self.admission = Admission(Access(Settings().server), Limits(1 << 30, 0.0, None, None), budget)
+        self.admission = Admission(Access(ServerSettings(grpc=grpc)), Limits(1 << 30, 0.0, None, None), budget)
         methods = (
             Method("Ask", Action.INFER, lambda _, call: answer(call)),
             Method("Talk", Action.INFER, lambda _, call: bytes(call.body), repeat),

@@ -70,6 +70,11 @@ def test_a_batch_of_one_is_put_in_front(value: Any, shape: Any, batched: bool, e
         ({"mood": ["a"]}, "mood is a list, must be text, a number, true or false"),
         ({"parameters": {"mood": None}}, "parameters.mood is null"),
         ({"count": 1, "parameters": {"count": 2}}, "parameters.count is set twice"),
+        (b'{"count": 1, "count": 2}', "^count is set twice"),
+        (b'{"count": 1, "\\u0063ount": NaN}', "^count is set twice"),
+        (b'{"parameters": {"count": 1, "count": 2}}', "parameters.count is set twice"),
+        (b'{"parameters": {"count": 1}, "parameters": {"count": 2}}', "parameters.count is set twice"),
+        (b'{"count": 1, "\\u0061": 1' + b', "a": 1' * 1024 + b"}", "more than 1024 fields"),
         ({"id": True}, "id must be a string or a number"),
         ({"priority": -1}, "parameters.priority = -1, must be an integer of 0 or more"),
     ],
@@ -77,6 +82,13 @@ def test_a_batch_of_one_is_put_in_front(value: Any, shape: Any, batched: bool, e
 def test_what_cannot_be_read_is_said_with_its_field(document: Any, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
         read(document)
+
+
+def test_every_depth_is_read_or_refused() -> None:
+    for depth in range(900, 1010):  # around what the stack has left
+        nested = b"[" * depth + b"]" * depth
+        with pytest.raises(BadRequest, match=r"nested|count"):
+            read(b'{"count": %b, "\\u0061": 1}' % nested)
 
 
 def test_outputs_of_one_element_are_scalars_and_others_flat_lists() -> None:
@@ -91,6 +103,11 @@ def test_outputs_of_one_element_are_scalars_and_others_flat_lists() -> None:
         "id": "r", "model_name": "m", "model_version": "3", "cost": 2, "text_output": "hi", "scores": [0.5, "NaN"],
         "flag": True, "none": [],
     }  # fmt: skip
+
+
+def test_the_last_value_of_a_repeated_parameter_counts() -> None:
+    request = read(b'{"text_input": "count", "mood": "count", "mood": "calm", "parameters": {"k": 1, "k": 2}}')
+    assert request.parameters == {"mood": "calm", "k": 2}
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()

@@ -160,6 +160,14 @@ def test_the_length_of_the_json_is_that_of_the_unpacked_answer(server: RunningSe
     assert json.loads(body[:length])["outputs"][0]["parameters"] == {"binary_data_size": len(body) - length}
 
 
+def test_members_without_end_cost_no_more_than_a_bomb(server: RunningServer) -> None:
+    empty = gzip.compress(b"")
+    body = gzip.compress(SMALL) + empty * 1000
+    assert server.infer("identity_fp32", body, {"Content-Encoding": "gzip"}).status == 200
+    answer = server.infer("identity_fp32", body + empty * (1 << 14), {"Content-Encoding": "gzip"})
+    assert (answer.status, "more than 16384 members" in answer.error) == (400, True)
+
+
 def test_what_does_not_shrink_stays_plain(server: RunningServer) -> None:
     noise = np.random.default_rng(0).random(5000, dtype=np.float32)
     described = {"name": "x", "datatype": "FP32", "shape": [5000], "parameters": {"binary_data_size": noise.nbytes}}

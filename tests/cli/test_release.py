@@ -230,6 +230,26 @@ def test_services_of_a_graph_that_are_not_deployed_are_named_once_each_with_thei
     assert "missing, which is not deployed in default" in missing.message
 
 
+def test_a_model_name_of_two_services_is_warned_about_with_the_one_that_it_reaches(tmp_path: Path) -> None:
+    class Shared(Shelf):
+        def live(self, key: Key) -> list[Manifest]:
+            beta = {"metadata": {"annotations": {"pilotlight.dev/model-names": "beta, gpt-4o"}}}
+            return [Manifest(beta)] if key == ("default", "beta") else []
+
+        def list(self, namespace: str | None) -> Sequence[ServiceStatus]:
+            return [ServiceStatus("default", "beta", 1, "Ready", "")]
+
+    for claimed, message in (
+        ("iris, gpt-4o", "gpt-4o is a name of default/beta too: at /v1 it reaches default/beta; rename one"),
+        ("gpt-4o", "gpt-4o is a name of default/beta too: at /v1 it reaches default/iris; rename one"),
+        ("iris", ""),
+    ):
+        annotated = f'{{name: iris, annotations: {{pilotlight.dev/model-names: "{claimed}"}}}}'
+        documents = read(Sources([str(written(tmp_path, SERVICE.replace("{name: iris}", annotated)))]))
+        _, warnings = release_apply.prepare(release_apply.ReleaseRequest(documents, Capabilities()), Shared())
+        assert [each.message for each in warnings if each.code == "PL391"] == ([message] if message else [])
+
+
 def test_a_deploy_that_comes_second_is_planned_again_from_what_the_first_left(tmp_path: Path) -> None:
     shelf = Shelf(rivals=2)
     wanted = release_apply.ReleaseRequest(read(Sources([str(written(tmp_path))])), Capabilities())

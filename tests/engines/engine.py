@@ -40,6 +40,7 @@ class Engine:
     """
 
     METRICS = ("running", "waiting", "time_to_first_token_seconds")
+    UNKNOWN = 404  # status for a model that it has not
 
     def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
         self.name, self.host, self.served, self.port, self.busy, self.broken = name, host, served, 0, False, False
@@ -174,7 +175,7 @@ class Engine:
             if self.busy:
                 raise EngineError(503, "The server is overloaded.")
             if self.served and not self.knows(str(body.get("model"))):
-                raise EngineError(404, f"The model `{body.get('model')}` does not exist.")
+                raise EngineError(self.UNKNOWN, f"The model `{body.get('model')}` does not exist.")
             if "broken" in str(self.adapters.get(str(body.get("model")))):
                 raise EngineError(500, "the adapter produced NaN")
             if len(str(body.get("prompt") or body.get("messages") or body.get("text"))) > LONGEST_PROMPT:

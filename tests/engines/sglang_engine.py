@@ -3,6 +3,9 @@
 With `--disaggregation-mode` both halves need the same `bootstrap_room`; the decoder finds the bootstrap server of the
 prefill engine by host and port. A half alone waits; a request without a number is 400. A number that was used before is
 500, where real engines crash. With `--nnodes` the first node answers once all have joined it; all end when one does.
+
+With `--enable-lora` a request selects an adapter by `model: BASE:ADAPTER`; what stands before the colon is not checked.
+An engine that starts without adapters must know the rank and the modules of those to come.
 """
 
 import argparse
@@ -14,6 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from aiohttp import web
 from tests.engines.engine import Body, Engine, EngineError, end_at_sigterm, prompt_words, serve_forever
 
 WAITING_S = float(os.environ.get("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "300"))
@@ -23,6 +27,7 @@ class SGLangEngine(Engine):
     """`mode` is prefill, decode, or null: one engine does both."""
 
     METRICS = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:time_to_first_token_seconds")
+    UNKNOWN = 400
 
     def __init__(self, name: str, mode: str, host: str = "127.0.0.1", served: str = "") -> None:
         super().__init__(name, host, served)
@@ -30,6 +35,37 @@ class SGLangEngine(Engine):
         self.used: set[int] = set()
         self.caches: dict[int, asyncio.Future[list[str]]] = {}
         self.fetched: dict[int, asyncio.Event] = {}
+        self.max_rank: int | None = None  # of adapters; None: that of those it starts with
+
+    def knows(self, model: str) -> bool:
+        _, colon, adapter = model.removeprefix(self.served).partition(":")
+        return not colon or adapter in self.adapters
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        self.credentials.add(request.headers.get("Authorization", ""))
+        body = await request.json()
+        return self._updated(self._load(body["lora_name"], body["lora_path"]))
+
+    async def _unload_adapter(self, request: web.Request) -> web.Response:
+        name = (await request.json())["lora_name"]
+        return self._updated("" if self.adapters.pop(name, None) else f"LoRA with name {name} does not exist")
+
+    def _load(self, name: str, path: str) -> str:
+        """Load an adapter; return the error."""
+        if name in self.adapters:
+            return f"Failed to load LoRA adapter {name} because it is already loaded"
+        try:
+            config = json.loads((Path(path) / "adapter_config.json").read_text())
+        except OSError as error:
+            return f"Failed to load LoRA adapter {name}: {error}"
+        if config["r"] > (self.max_rank or config["r"]) or "modules_to_save" in config:
+            return f"LoRA adapter {name} with rank {config['r']} is incompatible with the current LoRA memory pool"
+        self.adapters[name] = path
+        return ""
+
+    def _updated(self, error: str) -> web.Response:
+        fields = {"success": not error, "error_message": error, "loaded_adapters": self.adapters}
+        return web.json_response(fields, status=400 if error else 200)
 
     async def generate(self, body: Body) -> tuple[list[str], Body]:
         if self.mode == "null":
@@ -129,6 +165,12 @@ async def serve(options: argparse.Namespace) -> None:
     engine.slots = asyncio.Semaphore(options.max_running_requests)
     if options.enable_memory_saver and options.enable_weights_cpu_backup:
         engine.sleep_paths = ("/release_memory_occupation", "/resume_memory_occupation")
+    if options.enable_lora or options.lora_paths:
+        engine.load_paths = ("/load_lora_adapter", "/unload_lora_adapter")
+        engine.max_rank = options.max_lora_rank
+        for name, path in (each.split("=", 1) for each in options.lora_paths):
+            if error := engine._load(name, path):
+                sys.exit(error)
     engine.bootstrap_port = options.disaggregation_bootstrap_port
     await serve_forever(engine, options.port)
 
@@ -148,7 +190,14 @@ def main() -> None:
     parser.add_argument("--disaggregation-bootstrap-port", type=int, default=8998)
     parser.add_argument("--enable-memory-saver", action="store_true")
     parser.add_argument("--enable-weights-cpu-backup", action="store_true")
+    parser.add_argument("--enable-lora", action="store_true")
+    parser.add_argument("--lora-paths", nargs="*", default=())
+    parser.add_argument("--max-loras-per-batch", type=int, default=8)
+    parser.add_argument("--max-lora-rank", type=int)
+    parser.add_argument("--lora-target-modules", nargs="*")
     options, _ = parser.parse_known_args()
+    if options.enable_lora and not options.lora_paths and not (options.max_lora_rank and options.lora_target_modules):
+        parser.error("without --lora-paths, --max-lora-rank and --lora-target-modules are needed")
     if options.model_path and not options.model_path.is_dir():
         parser.error(f"no model in {options.model_path}")
     if options.tp_size % options.nnodes:

@@ -42,6 +42,7 @@ class AdapterSupport(Struct, frozen=True, forbid_unknown_fields=True):
     suffix: str = ""  # of an adapter that is a file; empty: it is a folder
     model: str = "{name}"  # of requests; {base}: name of the base model
     fields: str = ""  # added to the JSON of requests; {index}: of the adapter
+    base_fields: str = ""  # likewise to those for the base model, without placeholders
     load: str = ""  # path of the API that loads one into a running engine; empty: only a new replica loads it
     unload: str = ""
     dynamic_args: tuple[str, ...] = ()  # to load adapters later

@@ -93,13 +93,27 @@ class Sockets(Struct, frozen=True, tag="sockets"):
     held: tuple[str, ...] = ()
 
 
+class Activity(Struct, frozen=True):
+    """One backend with requests since the last report, or under way."""
+
+    namespace: str
+    revision: str
+    waiting: int
+    in_flight: int
+    idle_s: float  # since its last request; 0: it has some
+
+
 class Wake(Struct, frozen=True, tag="wake"):
-    """A request waits for a backend without replicas; sent immediately."""
+    """A request waits for a backend without replicas; sent immediately.
+
+    `active` is what the next report will have of others: one of them may have to leave a GPU for this one.
+    """
 
     namespace: str
     name: str  # of the route
     revision: str
     waiting: int = 1
+    active: tuple[Activity, ...] = ()
 
 
 class BackendReport(Struct, frozen=True):
@@ -123,6 +137,7 @@ class BackendReport(Struct, frozen=True):
     rejected: int = field(name="refused", default=0)
     latency_s: float = 0.0  # summed over `requests`
     lost: int = 0  # of `errors`: answered 502 by the gateway because the replica closed the connection
+    idle_s: float = 0.0  # since its last request; 0: it has some
 
 
 class TokenReport(Struct, frozen=True):

@@ -54,6 +54,7 @@ class RouteAdapter(Struct, frozen=True):
     model: str  # what the engine calls it
     fields: str = ""  # JSON that requests get beside the model
     percent: int = 100
+    base_fields: str = ""  # likewise those for the base model
 
 
 class Route(Struct, frozen=True):

@@ -111,7 +111,8 @@ def _rendered_adapters(context: PlanContext) -> Iterator[Adapter]:
         name = engine_name(each.name, each.uri, digest) if choice.dynamic_adapters else each.name
         model = support.model.format(base=base or context.service.name, name=name)
         fields = support.fields.format(index=index)
-        yield Adapter(each.name, model, each.uri, fields, digest, choice.dynamic_adapters)
+        dynamic, base_fields = choice.dynamic_adapters, support.base_fields
+        yield Adapter(each.name, model, each.uri, fields, digest, dynamic, base_fields=base_fields)
 
 
 def _revision_fields(context: PlanContext, scaling: Scaling, timeout_s: int, deadline: int) -> Mapping[str, Json]:

@@ -133,6 +133,7 @@ def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[Pre
     """Plan all services; returns warnings too. Raises InvalidDocument. Without a target nothing is live."""
     from pilotlight.release.current_state import current_of
     from pilotlight.release.plan_and_render import plan_documents
+    from pilotlight.release.shared_names import shared_names
 
     check_paths_reachable(request.documents.services, target)
     keys = [(service.namespace, service.name) for service in request.documents.services]
@@ -150,7 +151,11 @@ def prepare(request: ReleaseRequest, target: "Target | None") -> "tuple[list[Pre
         _prepare_release(service, plan, request, live[key], generations[key], overrides[key])
         for key, service, plan in zip(keys, request.documents.services, planned.plans, strict=True)
     ]
-    return prepared, [*planned.warnings, *(_missing_steps(request.documents.services, target) if target else ())]
+    warnings = [*planned.warnings, *(_missing_steps(request.documents.services, target) if target else ())]
+    if target is not None and target.embedded:
+        names = {one.key: one.manifests for one in prepared}
+        warnings += shared_names(names, request.documents.services, target)
+    return prepared, warnings
 
 
 def _missing_steps(services: "Sequence[Service]", target: "Target") -> "Iterator[Problem]":

@@ -257,6 +257,10 @@ def _engine(
     if ours:
         named = [{"name": "INFERENCE_MODEL_NAME", "value": name}] if name else []
         return {**runner, "env": [*named, *main.get("env", ())]}, []
+    resources = main.get("resources", {})
+    limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    if resources and _GPU not in {**limits, **requests}:  # KServe's engines have the devices that the document names
+        runner["resources"] = {**resources, "limits": {**limits, _GPU: "0"}}
     if "command" in main:
         return {"args": [], **runner}, []
     for probe in (each for each in _PROBES if each in main):
@@ -269,10 +273,6 @@ def _engine(
         context.error("PL104", f"{path}.template", f"{_ARGUMENTS} is {added!r}, must be words of a shell: {error}")
         written = ()
     runner = {key: value for key, value in runner.items() if key not in (*_PROBES, "args", "env", "ports")}
-    resources = main.get("resources", {})
-    limits, requests = resources.get("limits", {}), resources.get("requests", {})
-    if resources and _GPU not in {**limits, **requests}:  # KServe's engines have the devices that the document names
-        runner["resources"] = {**resources, "limits": {**limits, _GPU: "0"}}
     arguments = [f"--served-model-name={name}"] if name else []
     arguments += [*_flags(parallelism), *(_FLAG.sub(lambda flag: flag[0].replace("_", "-"), each) for each in written)]
     return {**runner, **({"env": env} if env else {})}, arguments

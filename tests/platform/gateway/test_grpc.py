@@ -8,11 +8,25 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from tests.eventually import eventually_async
-from tests.platform.gateway.grpc_replica import Code, channel, grpc_replica, route, serving, status, unary
+from tests.onnx_models import write_identity
+from tests.platform.gateway.grpc_replica import (
+    LOCAL,
+    Code,
+    GrpcReplica,
+    channel,
+    grpc_replica,
+    route,
+    serving,
+    status,
+    unary,
+)
 from tests.platform.gateway.linked import in_loop, linked, new_link
 from tests.platform.gateway.test_link import free_port
+from tests.serving import RunningServer
 
 from pilotlight.gateway.control_link import Unreachable, Wake
 from pilotlight.gateway.grpc_proxy import forwarded_metadata, peer_address, to_headers
@@ -33,6 +47,26 @@ async def test_calls_of_all_four_kinds_pass(tmp_path: Path) -> None:
             assert await chat.read() == word.upper()  # each answer before the next word
         await chat.done_writing()
         assert await chat.read() is grpc.aio.EOF
+
+
+@in_loop
+async def test_clients_infer_through_it_from_a_replica_that_compresses(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "identity", "FP32", ["n", "m"])
+    flags = ("--model-repository", str(tmp_path / "models"), "--grpc-port=0")
+    server = await asyncio.to_thread(RunningServer, tmp_path, *flags, "--grpc-infer-response-compression-level=high")
+    rows = np.zeros((1, 10_000), np.float32)
+    tensor = triton.InferInput("x", [1, 10_000], "FP32").set_data_from_numpy(rows)
+
+    def calls(port: int) -> None:
+        for _ in range(2):  # the first call of the gateway's connection has a compressed response
+            with triton.InferenceServerClient(f"127.0.0.1:{port}", channel_args=[*LOCAL]) as client:
+                np.testing.assert_array_equal(client.infer("identity", [tensor]).as_numpy("y"), rows)
+                assert client.is_server_live()
+
+    with server:
+        event = await asyncio.to_thread(server.wait_for_event, "grpc.listening")
+        async with serving(tmp_path, GrpcReplica("r1", event["grpc_port"])) as (_, port):
+            await asyncio.to_thread(calls, port)
 
 
 @in_loop

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 from tests.eventually import eventually_async
 from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, backend, error_of, play, read_answer, route
 from tests.serving import Answer
@@ -18,14 +19,42 @@ async def held(bed: Bed, count: int) -> None:
     await eventually_async(lambda: waiting() == count, f"{count} requests waiting")
 
 
+def wakes(bed: Bed) -> list[Wake]:
+    return [structs.replace(wake, active=()) for wake in bed.wakes]
+
+
+def test_a_wake_says_which_others_have_requests_and_is_soon_repeated() -> None:
+    """One of the others may have to leave a GPU for it, and need not be busy a moment later."""
+
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin()
+        bed.publish(
+            route("iris", backend("iris-1")),
+            route("used", backend("used-1", origin)),
+            route("unused", backend("unused-1", origin)),
+        )
+        assert (await bed.ask("GET", "/used/x")).status == 200
+        asked = asyncio.ensure_future(bed.ask("GET", "/iris/x"))
+        await eventually_async(lambda: len(bed.wakes) == 3, "two more wakes")
+        first, _, third = ({each.revision: each for each in wake.active} for wake in bed.wakes)
+        assert set(first) == {"used-1", "iris-1"}
+        assert (first["used-1"].waiting, first["used-1"].in_flight) == (0, 0)
+        assert 0 < first["used-1"].idle_s <= third["used-1"].idle_s - 0.2
+        assert (first["iris-1"].waiting, first["iris-1"].idle_s) == (1, 0.0)
+        bed.publish(route("iris", backend("iris-1", origin)))
+        assert (await asked).status == 200
+
+    play(case)
+
+
 def test_a_request_wakes_its_revision_waits_and_says_how_long_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_backend, "WAKE_EVERY_S", 600.0)
+    monkeypatch.setattr(proxy_backend, "WAKE_AGAIN_S", 600.0)
 
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1")))
         asked = [asyncio.ensure_future(bed.ask("POST", "/iris/x", b"body")) for _ in range(3)]
         await held(bed, 3)
-        assert bed.wakes == [Wake("default", "iris", "iris-1", 1)]  # once, at the first
+        assert wakes(bed) == [Wake("default", "iris", "iris-1", 1)]  # once, at the first
         origin = await bed.origin()
         bed.publish(route("iris", backend("iris-1", origin)))
         answers = await asyncio.gather(*asked)
@@ -137,7 +166,7 @@ def test_a_rejected_request_still_wakes_its_revision() -> None:
     async def case(bed: Bed) -> None:
         bed.publish(route("iris", backend("iris-1", unavailable="the model iris cannot be loaded")))
         assert (await bed.ask("GET", "/iris/x")).status == 503
-        assert bed.wakes == [Wake("default", "iris", "iris-1", 1)]
+        assert wakes(bed) == [Wake("default", "iris", "iris-1", 1)]
 
     play(case)
 

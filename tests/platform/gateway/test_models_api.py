@@ -8,9 +8,22 @@ from typing import Any
 import openai
 import pytest
 from tests.eventually import eventually_async
-from tests.platform.gateway.bed import Bed, Reader, Seen, Writer, answer, backend, play, read_answer, route
+from tests.platform.gateway.bed import (
+    Bed,
+    Clock,
+    Reader,
+    Seen,
+    Writer,
+    answer,
+    backend,
+    looked,
+    play,
+    read_answer,
+    route,
+)  # fmt: skip
 
 from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.proxy.model_routes import ModelRoutes
 from pilotlight.gateway.routing_table import RouteAdapter
 from pilotlight.wire.service_access import Access
 
@@ -25,8 +38,9 @@ async def engine(seen: Seen, reader: Reader, writer: Writer) -> None:
     if body.get("stream"):
         choices = [{"index": 0, "delta": {"content": word}, "finish_reason": None} for word in ("hello ", "there")]
         events = [json.dumps({**chunk, "choices": [each]}) for each in choices]
-        pieces = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
-        await answer(writer, pieces, "Content-Type: text/event-stream")
+        pieces = [f"data: {event}\n\n".encode() for event in [*events, "[DONE]"]]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n")
         return
     message = {"role": "assistant", "content": "hello"}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -71,7 +85,7 @@ def test_a_request_goes_to_its_model_under_the_engine_s_name(
             got = await bed.ask_raw(head + body, "POST")
         else:
             got = await bed.ask("POST", CHAT, body, headers)
-        assert (got.status, json.loads(got.body)["model"]) == (200, engine_name)
+        assert (got.status, json.loads(got.body)["model"]) == (200, model)
         (seen,) = [each for origin in bed._origins for each in origin.seen]
         assert json.loads(seen.body) == {"messages": [], "note": "é" * 10, "model": engine_name}
         assert seen.path == CHAT
@@ -109,6 +123,9 @@ def test_the_list_has_what_the_caller_may_call() -> None:
      (body_of("llama@old"), 404, "model_not_found", "no revision has the tag or name 'old'"),
      (body_of(None), 400, None, "model is missing, must be one of gpt-4o, llama, phi"),
      (b"[]", 400, None, "model is missing"), (b"", 400, None, "model is missing"),
+     (b'{"model": llama}', 400, None, "the body is not JSON: Expecting value: line 1 column 11 (char 10); send a JSON"),
+     (b"model=llama&n=1", 400, None, "the body is not JSON: Expecting value: line 1 column 1 (char 0); send a JSON"),
+     (b'{"messages": [', 400, None, "the body is not JSON: "), (b'{"messages": NaN}', 400, None, "model is missing"),
      (b'{"a":' + b"[" * (1 << 18), 413, None, "brackets come before the model; send the model first"),
      (b'{"model":"' + b"x" * (1 << 17) + b'"}', 404, "model_not_found", "xxx' does not exist"),
      (body_of("team/qwen"), 401, "invalid_api_key", "needs a token")],
@@ -122,6 +139,17 @@ def test_what_cannot_be_routed_gets_an_error_of_openai(body: bytes, status: int,
         assert words in error["message"]
 
     play(case, AccessAdmission())
+
+
+def test_a_name_of_two_services_reaches_the_one_that_the_documents_name() -> None:
+    law = RouteAdapter("law", "chat-law")
+    beta = route("beta", models=("beta", "gpt-4o", "law"))
+    alpha = route("alpha", models=("alpha", "gpt-4o", "beta"), adapters=(law,))
+    for order in ([alpha, beta], [beta, alpha]):
+        found = ModelRoutes(order)
+        assert [match and match.key[1] for match in map(found.find, ("gpt-4o", "beta", "law"))] == [
+            "alpha", "beta", "alpha"
+        ]  # fmt: skip
 
 
 def test_a_body_without_a_model_goes_to_the_only_one() -> None:
@@ -141,7 +169,8 @@ def test_a_long_body_streams_once_its_model_is_known() -> None:
         reader, writer = await bed.connect()
         start = b'{"messages": ["' + b"x" * (3 << 20) + b'"], "model": "alias", "more": "'
         end = b"y" * (2 << 20) + b'"}'
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(start + end)}\r\n\r\n"
+        path = "/v1/responses"  # of chats, some MiB more are held, for their usage
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(start + end)}\r\n\r\n"
         writer.write(head.encode())
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(start)
@@ -196,8 +225,11 @@ def test_openai_s_package_works_with_the_one_address() -> None:
             whole = await client.chat.completions.create(model="gpt-4o", messages=messages)
             assert whole.usage is not None
             assert (whole.choices[0].message.content, whole.usage.total_tokens) == ("hello", 4)
+            assert whole.model == "gpt-4o"
             stream = await client.chat.completions.create(model="llama@canary", messages=messages, stream=True)
-            assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "hello there"
+            chunks = [chunk async for chunk in stream]
+            assert "".join([chunk.choices[0].delta.content or "" for chunk in chunks]) == "hello there"
+            assert {chunk.model for chunk in chunks} == {"llama@canary"}
             with pytest.raises(openai.NotFoundError, match="did you mean llama") as unknown:
                 await client.chat.completions.create(model="lama", messages=messages)
             assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
@@ -246,7 +278,7 @@ def test_requests_in_one_write_go_each_to_its_model_and_a_malformed_one_ends_the
             + written("/v1/audio/transcriptions", form, "multipart/form-data; boundary=b")
             + written(CHAT, short + b"more", "application/json", len(short))  # the rest is no request
         )
-        assert json.loads((await read_answer(reader)).body)["model"] == "llama"
+        assert json.loads((await read_answer(reader)).body)["model"] == "gpt-4o"
         assert (await read_answer(reader)).status == 200
         assert speech.seen[0].body == form.replace(b"whisper-large", b"whisper")
         assert (await read_answer(reader)).status == 200
@@ -260,7 +292,7 @@ def test_requests_in_one_write_go_each_to_its_model_and_a_malformed_one_ends_the
     play(case, AccessAdmission())
 
 
-LORA = '"lora":[{"id":0,"scale":1.0}]'
+LORA, NO_LORA = '"lora":[{"id":0,"scale":1.0}]', '"lora":[{"id":0,"scale":0.0}]'
 
 
 async def adapters(bed: Bed, *more: RouteAdapter) -> None:
@@ -280,10 +312,13 @@ def test_an_adapter_is_a_model_of_its_own_whose_versions_share_its_requests(path
     async def case(bed: Bed) -> None:
         await adapters(bed, RouteAdapter("gguf", "llama", LORA))
         headers = {"Authorization": "Bearer secret"}
-        for _ in range(8):
-            assert (await bed.ask("POST", path, body_of(f"{prefix}law"), headers)).status == 200
-        assert sorted(each["model"] for each in sent(bed)) == ["law-1"] * 6 + ["law-2"] * 2
-        assert (await bed.ask("POST", path, body_of(f"{prefix}law@law-2"), headers)).status == 200
+        replies = [await bed.ask("POST", path, body_of(f"{prefix}law"), headers) for _ in range(8)]
+        assert {json.loads(reply.body)["model"] for reply in replies} == {f"{prefix}law"}
+        versions = sorted(each["model"] for each in sent(bed))
+        assert versions == sorted(reply.headers["x-pilotlight-revision"] for reply in replies)
+        assert versions == ["law-1"] * 6 + ["law-2"] * 2
+        one = await bed.ask("POST", path, body_of(f"{prefix}law@law-2"), headers)
+        assert (json.loads(one.body)["model"], one.headers["x-pilotlight-revision"]) == (f"{prefix}law@law-2", "law-2")
         assert (await bed.ask("POST", path, body_of(f"{prefix}gguf"), headers)).status == 200
         assert (await bed.ask("POST", path, body_of("team/llama" if prefix else "llama"), headers)).status == 200
         assert (await bed.ask("POST", path, body_of(f"{prefix}law"))).status == 401
@@ -295,6 +330,24 @@ def test_an_adapter_is_a_model_of_its_own_whose_versions_share_its_requests(path
         assert counts == {"law-1": 6, "law-2": 3, "llama": 1}
 
     play(case, AccessAdmission())
+
+
+@pytest.mark.parametrize("path", [CHAT, f"/llama{CHAT}"])
+def test_the_base_model_of_an_engine_that_applies_adapters_to_all_is_asked_for_none(path: str) -> None:
+    async def case(bed: Bed) -> None:
+        adapters = (RouteAdapter("law", "llama", LORA, base_fields=NO_LORA),)
+        bed.publish(route("llama", backend("llama-1", await bed.origin(engine)), models=("llama",), adapters=adapters))
+        for body in (b'{"model": "law"}', b'{"model": "llama"}', b'{"n": 1}', b"[1]", b""):
+            assert (await bed.ask("POST", path, body)).status in (200, 502)  # the engine here reads objects alone
+        bodies = [seen.body for origin in bed._origins for seen in origin.seen]
+        none = [{"id": 0, "scale": 0.0}]
+        assert [json.loads(body) for body in bodies[:3]] == [
+            {"model": "llama", "lora": [{"id": 0, "scale": 1.0}]}, {"model": "llama", "lora": none},
+            {"n": 1, "lora": none},
+        ]  # fmt: skip
+        assert bodies[3] == b"[1]"
+
+    play(case)
 
 
 def test_adapters_are_listed_with_their_base_model_and_a_body_without_a_model_gets_that() -> None:
@@ -336,3 +389,23 @@ def test_each_adapter_has_prefixes_of_its_own() -> None:
         assert sorted(map(sorted, seen)) == [["law"], ["llama"], ["tax"]]
 
     play(case)
+
+
+@pytest.mark.parametrize(("path", "seconds"), [(CHAT, 60.0), (f"/llama{CHAT}", 120.0)])
+def test_a_body_that_does_not_show_its_adapter_in_time_ends(path: str, seconds: float) -> None:
+    clock = Clock()
+
+    async def case(bed: Bed) -> None:
+        adapters = (RouteAdapter("law", "law-1"),)
+        bed.publish(route("llama", backend("llama-1", await bed.origin(engine)), models=("llama",), adapters=adapters))
+        reader, writer = await bed.connect()
+        writer.write(f'POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{{"messages":'.encode())
+        await eventually_async(lambda: bed.plane.buffer_budget.used, "the beginning of the body")
+        clock.now += seconds - 1
+        await looked(bed)
+        assert bed.plane.buffer_budget.used
+        clock.now += 2
+        assert (await read_answer(reader)).status == 408
+        assert bed.plane.buffer_budget.used == 0
+
+    play(case, clock=clock)

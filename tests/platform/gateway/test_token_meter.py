@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+import tracemalloc
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -312,7 +313,7 @@ def test_a_long_body_and_a_stream_that_is_cut_are_estimated_by_their_bytes(cut: 
     async def case(bed: Bed) -> None:
         metrics = await metered(bed)
         bed.publish(route("llm", backend("llm-1", await bed.origin(reply)), models=("llm",)))
-        body = STREAM + (b"}" if cut else b', "user": "%b"}' % (b"x" * (1 << 20)))
+        body = STREAM + (b"}" if cut else b', "user": "%b"}' % (b"x" * body_routing.MAX_USAGE_BODY))
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             await bed.ask("POST", f"/llm{CHAT}", body)
         await eventually_async(lambda: samples(metrics, "pilotlight_gateway_tokens_total"), "the count")
@@ -320,6 +321,112 @@ def test_a_long_body_and_a_stream_that_is_cut_are_estimated_by_their_bytes(cut: 
         assert (report.prompt, report.completion) == (len(body) // 4, 1000)
 
     play(case, AccessAdmission())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, f"/llm{CHAT}"])
+def test_a_prompt_of_some_mib_is_counted_as_the_engine_reports_it(stream: bool, path: str) -> None:
+    """As one with images, which are few tokens: by their bytes they would be a million, and use up a quota."""
+
+    admission = AccessAdmission()
+
+    async def case(bed: Bed) -> None:
+        metrics = await metered(bed)
+        metrics.tokens.on_spent = admission.spend
+        quota = TokenQuota(per_minute=20)
+        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * (4 << 20)}"}}
+        origin = await bed.origin(engine())
+        bed.publish(route("llm", backend("llm-1", origin), models=("llm",), access=TOKENS, quota=quota))
+        body = {"messages": [{"role": "user", "content": [image]}], "model": "llm", "stream": stream}
+        for _ in range(2):
+            reply = await bed.ask("POST", path, json.dumps(body).encode(), {"Authorization": "Bearer ada"})
+            assert reply.status == 200
+            assert (b'"usage"' in reply.body) != stream  # the client of the stream did not request it
+        (report,) = metrics.tokens.take_report()
+        assert (report.requests, report.prompt, report.completion) == (2, 24, 6)
+        assert bed.plane.buffer_budget.used == 0
+
+    play(case, admission)
+
+
+@pytest.mark.parametrize(
+    "fields", ['"messages": []', '"stream_options": {}', '"stream_options": {"include_usage": NaN}', '"user": NaN']
+)
+def test_a_large_body_is_not_read_into_objects(fields: str) -> None:
+    """They take thirty times its size, and all other requests would wait for it."""
+
+    async def case(bed: Bed) -> None:
+        await metered(bed)
+        bed.publish(route("llm", backend("llm-1", await bed.origin()), models=("llm",)))
+        brackets = "[]," * (1 << 20)
+        for name in ("x", "stream_options"):
+            body = f'{{"stream": true, {fields}, "model": "llm", "{name}": [{brackets}1]}}'.encode()
+            tracemalloc.start()
+            try:
+                assert (await bed.ask("POST", f"/llm{CHAT}", body)).status == 200
+                assert tracemalloc.get_traced_memory()[1] < 16 * len(body)
+            finally:
+                tracemalloc.stop()
+
+    play(case)
+
+
+def test_an_engine_is_told_that_the_client_of_a_large_body_has_left() -> None:
+    async def case(bed: Bed) -> None:
+        left = asyncio.Event()
+
+        async def reply(seen: Seen, reader: Reader, writer: Writer) -> None:
+            assert await reader.read(1) == b""
+            left.set()
+
+        await metered(bed)
+        origin = await bed.origin(reply)
+        bed.publish(route("llm", backend("llm-1", origin), models=("llm",)))
+        for path in (f"/llm{CHAT}", CHAT):
+            _, writer = await bed.connect()
+            body = b'{"user": "%b", "model": "llm"}' % (b"x" * (3 << 20))
+            head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            writer.write(head + body)
+            await eventually_async(lambda: origin.seen, "the request")
+            writer.close()
+            async with asyncio.timeout(20):
+                await left.wait()
+            left.clear()
+            origin.seen.clear()
+
+    play(case)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_body_is_in_the_budget_of_memory_until_its_replica_has_read_it(leaves: bool) -> None:
+    """Or until its client leaves, which is seen while the replica reads nothing."""
+
+    async def case(bed: Bed) -> None:
+        reads = asyncio.Event()
+
+        async def reply(seen: Seen, reader: Reader, writer: Writer) -> None:
+            await reads.wait()
+            await reader.readexactly(len(body))
+            await answer(writer, b"{}", "Content-Type: application/json")
+
+        await metered(bed)
+        origin = await bed.origin(reply, whole=False)
+        bed.publish(route("llm", backend("llm-1", origin), models=("llm",)))
+        body = b'{"user": "%b", "model": "llm"}' % (b"x" * (15 << 20))
+        reader, writer = await bed.connect()
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await eventually_async(lambda: origin.seen, "the request")
+        await asyncio.sleep(0.1)
+        assert bed.plane.buffer_budget.used == len(body)
+        if leaves:
+            writer.close()
+        else:
+            reads.set()
+            assert (await read_answer(reader)).status == 200
+        await eventually_async(lambda: bed.plane.buffer_budget.used == 0, "the memory", 20)
+        reads.set()
+
+    play(case)
 
 
 def test_what_is_compressed_is_refused_where_its_tokens_could_not_be_counted() -> None:

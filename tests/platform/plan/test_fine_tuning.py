@@ -1,10 +1,17 @@
 """Fine-tuned weights: merged ones are served in place of the model, adapters beside it, and nothing is forgotten."""
 
 import json
+import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from tests.eventually import eventually
+from tests.ports import free_port
 
 from pilotlight.k8s.adapters import decode
 from pilotlight.plan.types import Capabilities, Current, Workload
@@ -138,6 +145,8 @@ def adapter(folder: Path, *, width: int = 64, **config: Any) -> Path:
     (64, {"peft_type": "IA3"}, "adapter law: peft_type of its adapter_config.json is IA3, must be LORA"),
     (64, {"r": None}, "adapter law: r of its adapter_config.json is None, must be 1 or more"),
     (64, {"r": 0}, "adapter law: r of its adapter_config.json is 0, must be 1 or more"),
+    (64, {"r": 8}, "q_proj.lora_A.weight has rank 24, but r of its adapter_config.json is 8; correct r, or export"),
+    (64, {"r": 8, "rank_pattern": {"q_proj": 24}}, ""),
 ])  # fmt: skip
 def test_an_adapter_that_does_not_fit_its_base_is_refused(
     width: int, config: dict[str, Any], told: str, tmp_path: Path
@@ -172,6 +181,42 @@ def test_each_engine_has_its_own_flags_and_selects_an_adapter_in_its_own_way(
     assert main(made)["args"][-len(flags) :] == flags
     (found,) = decode(made.annotations)
     assert (found.name, found.model, found.fields) == ("law", model, fields)
+    assert found.base_fields == fields.replace("1.0", "0.0")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_program_of_an_engine_starts_with_the_planned_flags_and_has_the_adapters(
+    engine: str, tmp_path: Path
+) -> None:
+    """The stand-in's, as in a pod: its paths are below a folder, where init containers have left the adapters."""
+    made = planned(tmp_path, TAX, ("vllm-text-generation", f"{engine}-text-generation"))
+    container, port = main(made), free_port()
+    variables = {each["name"]: each.get("value", "") for each in container["env"]}
+    words = [*container["command"], *container["args"]][-len(container["args"]) - (engine == "vllm") :]
+    words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word) for word in words]
+    words = [word.replace("/mnt/", f"{tmp_path}/mnt/").replace("--port=8080", f"--port={port}") for word in words]
+    (tmp_path / variables["MODEL_PATH"].lstrip("/")).mkdir(parents=True)
+    (tmp_path / "mnt/adapters").mkdir()
+    for name, rank in (("law", 8), ("tax", 100)):
+        adapter(tmp_path / "mnt/adapters" / name, r=rank)
+    law, tax = (each.model for each in decode(made.annotations))
+    process = subprocess.Popen([sys.executable, "-m", f"tests.engines.{engine}_engine", *words])
+    try:
+        eventually(lambda: accepts(port), check=lambda: process.poll() is None or pytest.fail("the engine has ended"))
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/v1", timeout=60) as client:
+            assert [each["id"] for each in client.get("/models").json()["data"]] == ["chat", "law", "tax"]
+            for model in ("chat", law, tax):
+                assert client.post("/completions", json={"model": model, "prompt": "one"}).json()["model"] == model
+            unknown = {"model": law.replace("law", "none"), "prompt": "one"}
+            assert client.post("/completions", json=unknown).status_code == (400 if engine == "sglang" else 404)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_canary_of_an_adapter_splits_its_name_between_the_new_and_the_old_one(tmp_path: Path) -> None:

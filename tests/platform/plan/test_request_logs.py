@@ -51,6 +51,7 @@ def test_a_gateway_logs_for_any_server_by_an_annotation_of_its_object() -> None:
         (LOGGER, "{sampel: 1}", "unknown field `sampel`"),
         (LOGGER, "sample", "is not YAML of keys and values"),
         (None, "{url: 'ftp://x'}", "must start with http://"),
+        (LOGGER, "{redactFields: [a, 'b[*].c']}", "redactFields: 'b[*].c' matches nothing; write a key such as"),
         (LOGGER, "{redactPatterns: ['(?!a)b']}", "redactPatterns: (?!a)b cannot be read: invalid perl operator: (?!"),
     ],
 )

@@ -204,10 +204,13 @@ def test_a_document_is_laid_over_the_configs_that_it_names() -> None:
 
 
 def test_devices_are_those_of_the_document() -> None:
-    def limits(**resources: Any) -> Any:
-        template = {"containers": [{"name": "main", **({"resources": resources} if resources else {})}]}
+    def limits(container: dict[str, Any] | None = None, **resources: Any) -> Any:
+        template = {
+            "containers": [{"name": "main", **(container or {}), **({"resources": resources} if resources else {})}]
+        }
         return workload(planned(template=template), "engine").template["spec"]["containers"][0]["resources"]["limits"]
 
     assert limits()["nvidia.com/gpu"] == "1"
     assert limits(requests={"cpu": "1"})["nvidia.com/gpu"] == "0"
+    assert limits({"image": "x:1", "command": ["serve"]}, limits={"cpu": "1"})["nvidia.com/gpu"] == "0"
     assert limits(limits={"amd.com/gpu": "2"}) == {"nvidia.com/gpu": "0", "amd.com/gpu": "2"}

@@ -234,7 +234,26 @@ def vars_of(log: RequestLog) -> tuple[int, int, int]:
         ({"url": "http://user:secret@sink/"}, "must not contain credentials"),
         ({"sample": 0.0}, "sample = 0, must be above 0"),
         ({"max_bytes": 1 << 30}, "maxBytes = 1073741824, must be 0 to"),
-        ({"redact_fields": ("$..a",)}, "must be a key, or a path"),
+        *(
+            (
+                {"redact_fields": ("a", written)},
+                f"redactFields: {written!r} matches nothing; write a key such as content",
+            )
+            for written in (
+                "$..a",
+                "",
+                " a",
+                "a.b",
+                "choices[*].message.content",
+                "messages.*.content",
+                "messages[0]",
+                "$.messages.*.content",
+                "$.messages[01]",
+                "/messages/0/content",
+                "*",
+                "$",
+            )
+        ),
         ({"redact_patterns": ("(",)}, "redactPatterns: ( cannot be read: missing ): (; write it in RE2's syntax"),
         ({"redact_patterns": (r"(?=a)b",)}, "invalid perl operator: (?=; write it in RE2's syntax, which has no look"),
         ({"redact_patterns": (r"(a)\1",)}, "no backreferences"),

@@ -111,7 +111,10 @@ def workload(document: Json) -> Workload:
 def _adapters(document: Json) -> tuple[RouteAdapter, ...]:
     """Return the adapters of a workload; none if another program wrote what cannot be read."""
     with suppress(PlatformError):
-        return tuple(RouteAdapter(each.name, each.model, each.fields, each.percent) for each in adapters_of(document))
+        return tuple(
+            RouteAdapter(each.name, each.model, each.fields, each.percent, each.base_fields)
+            for each in adapters_of(document)
+        )
     return ()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from pilotlight.contract import HEADER_COLD_START, LATENCY_BUCKETS
-from pilotlight.gateway.control_link import BackendReport, Wake
+from pilotlight.gateway.control_link import Activity, BackendReport, Wake
 from pilotlight.gateway.proxy.prefix_index import PrefixIndex, Prompt
 from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.proxy.upstream import LiveReplica
@@ -22,6 +22,7 @@ from pilotlight.gateway.routing_table import Backend, Replica, RouteAdapter, Rou
 MAX_BUFFERED_BYTES: Final = 1 << 30
 SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
 WAKE_EVERY_S: Final = 1.0  # repeated, since the control process may have been away
+WAKE_AGAIN_S: Final = 0.1  # at first, doubled each time: the holder of a GPU may have been busy for that moment only
 UNHEALTHY_S: Final = 1.0  # no requests to a replica after a failed connect
 SUSPECT_S: Final = 0.1  # after a broken connection: the sockets of a dying process do not all close at the same moment
 RETRY_AFTER_S: Final = 5.0
@@ -35,12 +36,12 @@ class Counts:
 
     __slots__ = (
         "_changed", "_errors", "_held", "_held_s", "_latencies", "_latency_s", "_load_seconds", "_rejected",
-        "_requests", "_since", "cold_starts", "load", "lost",
+        "_requests", "_since", "_used_at", "cold_starts", "load", "lost",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
         self.load = 0
-        self._changed = now
+        self._changed = self._used_at = now
         self._reset(now)
 
     def _reset(self, now: float) -> None:
@@ -52,13 +53,13 @@ class Counts:
 
     def enter(self, now: float) -> None:
         self._load_seconds += self.load * (now - self._changed)
-        self._changed = now
+        self._changed = self._used_at = now
         self.load += 1
 
     def leave(self, now: float) -> None:
         """Remove a request without a response: it went to another backend, or its client disconnected."""
         self._load_seconds += self.load * (now - self._changed)
-        self._changed = now
+        self._changed = self._used_at = now
         self.load -= 1
 
     def responded(self, now: float, status: int, sent_at: float) -> None:
@@ -81,6 +82,15 @@ class Counts:
         self._held += 1
         self._held_s += seconds
 
+    def idle_s(self, now: float) -> float:
+        """Return the seconds since the last request; 0: there are some."""
+        return 0.0 if self.load else now - self._used_at
+
+    @property
+    def active(self) -> bool:
+        """Whether the next report has this backend."""
+        return bool(self._load_seconds or self.load or self._requests)
+
     def take_report(
         self, key: RouteKey, workload: str, revision: str, waiting: int, now: float
     ) -> BackendReport | None:
@@ -88,11 +98,11 @@ class Counts:
         load_seconds = self._load_seconds + self.load * (now - self._changed)
         seconds = now - self._since
         report = None
-        if load_seconds or self.load or self._requests:
+        if self.active:
             report = BackendReport(
                 *key, workload, revision, load_seconds / seconds if seconds > 0 else float(self.load), self._requests,
                 self._errors, waiting, self.load - waiting, self.cold_starts, self._held_s, tuple(self._latencies),
-                self._held, self._rejected, self._latency_s, self.lost,
+                self._held, self._rejected, self._latency_s, self.lost, self.idle_s(now),
             )  # fmt: skip
         self._changed = now
         self._reset(now)
@@ -144,8 +154,8 @@ class PendingRequest(Protocol):
 
 class LiveBackend:
     __slots__ = (
-        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_prefixes", "_waker", "adapters", "config", "counts",
-        "key", "replicas", "revision_line", "waiting",
+        "_buffer_budget", "_clock", "_next_index", "_on_wake", "_prefixes", "_wake_again_s", "_waker", "adapters",
+        "config", "counts", "key", "replicas", "revision_line", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +179,7 @@ class LiveBackend:
         self._next_index = 0
         self._prefixes = PrefixIndex()
         self._waker: asyncio.TimerHandle | None = None
+        self._wake_again_s = WAKE_AGAIN_S
 
     def update(self, config: Backend) -> None:
         """Apply the next table: retire missing replicas, add new ones, dispatch held requests."""
@@ -192,6 +203,10 @@ class LiveBackend:
         elif self.waiting:
             self._reject_too_late(self._clock())
             self._wake_if_unreachable(self._clock())
+
+    def activity(self, now: float) -> Activity:
+        counts, waiting = self.counts, len(self.waiting)
+        return Activity(self.key[0], self.config.revision, waiting, counts.load - waiting, counts.idle_s(now))
 
     def responded(self, adapter: RouteAdapter | None, now: float, status: int, sent_at: float) -> None:
         self.counts.responded(now, status, sent_at)
@@ -348,18 +363,20 @@ class LiveBackend:
         request.reject(ErrorResponse(503, message, {"Retry-After": str(math.ceil(retry_s)), **cold}))
 
     def _wake_if_unreachable(self, now: float) -> None:
-        """Send a Wake now and every second while no replica is reachable."""
+        """Send a Wake now, soon again, and at least every second while no replica is reachable."""
         if self._waker is None and not any(replica.unhealthy_until <= now for replica in self.replicas):
             # At least 1: a request that was rejected wakes the revision too.
             self._on_wake(Wake(*self.key, self.config.revision, max(1, len(self.waiting))))
-            self._waker = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._repeat_wake)
+            self._waker = asyncio.get_running_loop().call_later(self._wake_again_s, self._repeat_wake)
 
     def _repeat_wake(self) -> None:
         self._waker = None
+        self._wake_again_s = min(WAKE_EVERY_S, 2 * self._wake_again_s)
         if self.waiting:
             self._wake_if_unreachable(self._clock())
 
     def _stop_waking(self) -> None:
+        self._wake_again_s = WAKE_AGAIN_S
         if self._waker is not None:
             self._waker.cancel()
             self._waker = None

@@ -8,19 +8,19 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
-from msgspec import UNSET, convert
+from msgspec import UNSET, Raw, convert
 from msgspec.json import decode as json_decode
 
 from pilotlight.contract import HEADER_SESSION
-from pilotlight.gateway.proxy.interfaces import RequestFields
-from pilotlight.gateway.proxy.model_field import MAX_STEPS, model_field
+from pilotlight.gateway.proxy.interfaces import RawRequestFields, RequestFields
+from pilotlight.gateway.proxy.model_field import MAX_STEPS, JsonModelField, model_field
 from pilotlight.gateway.proxy.model_routes import (
     PATH,
     ModelMatch,
+    base_fields,
     missing_model,
     model_list,
     model_object,
@@ -41,7 +41,10 @@ from pilotlight.wire.http1_strict_parser import CHUNKED, ChunkedBody, unchunked
 
 FIELDS_WAIT_S: Final = 1.0  # for the rest of a body whose model is worth knowing, no more
 USAGE_WAIT_S: Final = 60.0  # for one to which a request of usage is added: a slow client cannot evade it
+# Of such a body: clients send `stream` after the messages, whose images are some MiB, but few tokens.
+MAX_USAGE_BODY: Final = 16 << 20
 USAGE_PATHS: Final = ("/chat/completions", "/completions")  # others report usage without a request
+MAX_FIELD: Final = 1 << 12  # bytes of one that is read; engines refuse a longer one
 INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
 TRUE: Final = (1, "1", "true", "t", "yes", "y", "on")  # of JSON, as pydantic reads a boolean, and so vLLM and SGLang
 ENCODED: Final = ErrorResponse(415, "the body has a content-encoding, so its tokens cannot be counted; send it plain")
@@ -166,15 +169,19 @@ class ModelRouting:
         if prepared.route is not None:
             names, match = [], routing.models.adapter_of(prepared.key, name)
             if match is None:  # the base model, or a name that its engine refuses
-                self._submit(request)
-                return
+                match = ModelMatch(prepared.key, "", name or "", fields=base_fields(prepared.route.route))
+                if not match.fields:
+                    self._submit(request)
+                    return
         else:
             names = _callable_names(request) if name is None else []
             match = routing.models.find(name) if name is not None else routing.models.only(names)
         renamed = match is not None and (name not in (None, match.engine_name) or bool(match.fields))
         if match is None:
-            error = missing_model(names) if name is None else unknown_model(name, _callable_names(request))
-            request.cancel(error)
+            if name is None:
+                request.cancel(missing_model(names, self._whole_json() if names else b""))
+            else:
+                request.cancel(unknown_model(name, _callable_names(request)))
         elif self._chunks is not None and not request.body_complete and renamed:
             request.client.on_body = self._read  # it gets another length, so all of it must be there
             request.resume_body()
@@ -182,17 +189,30 @@ class ModelRouting:
             tag = match.tag or prepared.tag or tag_of(prepared.head.headers)
             route = routing.routes[match.key]
             request.prepared = prepared._replace(route=route, key=match.key, tag=tag, adapter=match.adapter)
+            if request.method == "POST" and name not in (None, match.engine_name):  # what HEAD gets has no body
+                request.prepared = request.prepared._replace(renamed=(match.engine_name, name))
             if renamed:
                 self._rename(match)
             self._submit(request)
+
+    def _whole_json(self) -> bytes:
+        """Return the body if all of it is here and it should be JSON, else nothing."""
+        request, headers = self._request, self._request.prepared.head.headers
+        encoded = headers.get("content-encoding", "identity") != "identity"
+        whole = request.body_complete and request.buffered <= MAX_HELD_BODY
+        return _payload(request) if whole and not encoded and isinstance(self._field, JsonModelField) else b""
 
     def _rename(self, match: ModelMatch) -> None:
         """Replace the model in the body by the name that the engine knows."""
         request, field, length = self._request, self._field, self._request.prepared.head.length
         body = _payload(request)
-        new = field.replacement(match.engine_name, match.fields)
-        length = (len(body) if length == CHUNKED else length) + len(new) - (field.end - field.start)
-        _rewrite(request, b"".join((body[: field.start], new, body[field.end :])), length)
+        if field.name is not None:
+            start, end, new = field.start, field.end, field.replacement(match.engine_name, match.fields)
+        else:  # the fields alone, for a body without a model
+            start = end = body.find(b"{") + 1 if body.lstrip().startswith(b"{") else 0
+            new = f"{match.fields},".encode() if start else b""
+        length = (len(body) if length == CHUNKED else length) + len(new) - (end - start)
+        _rewrite(request, b"".join((body[:start], new, body[end:])), length)
 
 
 def _request_body(request: ProxiedRequest) -> None:
@@ -229,19 +249,27 @@ def include_usage(request: ProxiedRequest, submit: Continue) -> None:
             _read_fields(request, wanted)
         submit(request)
 
+    limit = MAX_USAGE_BODY if wanted else MAX_HELD_BODY
+
     def suffices() -> bool:
-        return request.buffered > MAX_HELD_BODY or request.client.plane.buffer_budget.full
+        return request.buffered > limit or request.client.plane.buffer_budget.full
+
+    def late() -> None:
+        if wanted and request.buffered <= MAX_HELD_BODY:
+            request.cancel(BODY_TIMEOUT)
+        else:
+            proceed()
 
     if wanted:
         _request_body(request)
-    late = partial(request.cancel, BODY_TIMEOUT) if wanted else proceed
     _await_body(request, suffices, USAGE_WAIT_S if wanted else FIELDS_WAIT_S, proceed, late)
 
 
 def _read_fields(request: ProxiedRequest, add_usage: bool) -> None:
     body = _payload(request)
     try:
-        fields = json_decode(body, type=RequestFields)
+        raw = json_decode(body, type=RawRequestFields)
+        fields = RequestFields(_value(raw.model, None), _value(raw.stream, None), _value(raw.stream_options, UNSET))
     except (ValueError, RecursionError):  # engines in Python read more than JSON, such as NaN and UTF-16
         document = _object_of(body)
         fields = convert(document, RequestFields) if document is not None else RequestFields()
@@ -259,17 +287,27 @@ def _read_fields(request: ProxiedRequest, add_usage: bool) -> None:
     request.usage_added = True
 
 
+def _value(field: Raw, default: Any) -> Any:
+    """Return the value of a field, `default` if it is missing, None if it is too long to be read."""
+    if not len(field):
+        return default
+    return json_decode(field) if len(field) <= MAX_FIELD else None
+
+
 def _with_usage(body: bytes) -> bytes:
-    """Return the body of a client that does not want usage, with a request of it; empty: it does, or is refused."""
-    document = _object_of(body) or {}
-    options = document.get("stream_options") or {}
-    if not isinstance(options, dict) or _is_true(options.get("include_usage")):
+    """Return the body of a client that does not want usage, with a request of it; empty: it does, or is not read."""
+    document = _object_of(body)
+    options = (document or {}).get("stream_options") or {}
+    if document is None or not isinstance(options, dict) or _is_true(options.get("include_usage")):
         return b""
     options = {name: value for name, value in options.items() if name != "continuous_usage_stats"}
     return json.dumps({**document, "stream_options": {**options, "include_usage": True}}).encode()
 
 
 def _object_of(body: bytes) -> dict[str, Any] | None:
+    """Return the object of a body; None if it has none, or is so long that reading it would stop all requests."""
+    if len(body) > MAX_HELD_BODY:
+        return None
     with suppress(ValueError, RecursionError):
         document = json.loads(body)
         return document if isinstance(document, dict) else None
@@ -307,12 +345,15 @@ def _await_body(
         if request.body_complete or suffices():
             timer.cancel()
             end(proceed)
+        else:
+            request.resume_body()
 
     if request.body_complete or suffices():
         end(proceed)
     else:
         timer = asyncio.get_running_loop().call_later(wait_s, end, late)
         client.on_body = read
+        request.resume_body()
 
 
 def _cached_for(prepared: PreparedRequest, body: bytes) -> str:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from pilotlight.gateway.proxy.body_routing import serve_models_api, submit_model_request
+from pilotlight.gateway.proxy.body_routing import USAGE_WAIT_S, serve_models_api, submit_model_request
 from pilotlight.gateway.proxy.interfaces import PlaneView
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, is_loopback, prepare
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
@@ -281,9 +281,10 @@ class ClientConnection(FlowControlledProtocol):
             self.transport.abort()
             return
         if self.request is not None:
-            if self.request.prepared.route is not None:
+            unrouted = self.request.prepared.route is None
+            if not unrouted and self.request.backend is not None:
                 self.request.check_timeout(now)
-            elif now - self.request.arrived_at > MODEL_TIMEOUT_S:
+            elif now - self.request.arrived_at > MODEL_TIMEOUT_S + (0.0 if unrouted else USAGE_WAIT_S):
                 self.request.cancel(BODY_TIMEOUT)
             return
         waited = now - self.state_since

@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final
 
+from msgspec import structs
+
 from pilotlight.gateway.control_link import Report, Unreachable, Wake
 from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.client_connection import IDLE_TIMEOUT_S, ClientConnection
 from pilotlight.gateway.proxy.interfaces import Downstream, ObservedRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, RoutingState
 from pilotlight.gateway.proxy.replica_lease import Lease, LeaseRequest
-from pilotlight.gateway.proxy.response_observers import ResponseObserver, chain
+from pilotlight.gateway.proxy.response_observers import UNOBSERVED, ResponseObserver, chain
 from pilotlight.gateway.proxy.responses import (
     NO_REVISION,
     NO_ROUTE,
@@ -86,7 +88,7 @@ class DataPlane:
             backends = {}
             for config in route.backends:
                 backend = removed.pop((key, config.revision), None)
-                backend = backend or LiveBackend(key, config, self._on_wake, self.clock, self.buffer_budget)
+                backend = backend or LiveBackend(key, config, self._wake, self.clock, self.buffer_budget)
                 backends[config.revision] = self._backends[key, config.revision] = backend
             self.routing.routes[key] = LiveRoute(route, backends, routes.get(key))
         stranded = [request for backend in removed.values() for request in backend.remove()]
@@ -147,7 +149,10 @@ class DataPlane:
             raise
 
     def observe(self, request: ObservedRequest) -> ResponseObserver | None:
-        return chain(build(request) for build in self.observers)
+        """Return the observer of a request; None: it has none, and its response stays as it is."""
+        live = request.prepared.route
+        may_rename = request.method == "POST" and live is not None and bool(live.route.models or live.route.adapters)
+        return chain(build(request) for build in self.observers) or (UNOBSERVED if may_rename else None)
 
     def mark_busy(self) -> None:
         self._busy = True
@@ -167,6 +172,11 @@ class DataPlane:
             if backend.counts.load:
                 loads[workload] = loads.get(workload, 0) + backend.counts.load
         return loads
+
+    def _wake(self, wake: Wake) -> None:
+        now = self.clock()
+        active = (each.activity(now) for each in self._backends.values() if each.counts.active)
+        self._on_wake(structs.replace(wake, active=tuple(active)))
 
     def report(self, now: float) -> Report:
         """Return the counts since the last call; backends without requests are left out."""

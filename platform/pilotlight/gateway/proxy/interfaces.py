@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
@@ -19,6 +19,14 @@ class RequestFields(Struct):
     model: Any = None
     stream: Any = None
     stream_options: Any = UNSET
+
+
+class RawRequestFields(Struct):
+    """The same as JSON, empty if missing: some MiB of brackets take thirty times that as objects, and seconds."""
+
+    model: Raw = Raw()
+    stream: Raw = Raw()
+    stream_options: Raw = Raw()
 
 
 class ObservedRequest(Protocol):

@@ -35,10 +35,7 @@ class ModelMatch(NamedTuple):
     tag: str
     engine_name: str
     adapter: RouteAdapter | None = None
-
-    @property
-    def fields(self) -> str:
-        return self.adapter.fields if self.adapter is not None else ""
+    fields: str = ""  # JSON that the request gets beside the model
 
 
 class ModelRoutes:
@@ -47,7 +44,8 @@ class ModelRoutes:
         self._adapters: dict[str, AdapterSplit] = {}
         named = [(index, name, route) for route in routes for index, name in enumerate(route.models)]
         named += [(1, each.name, route) for route in routes for each in route.adapters]
-        for _, name, route in sorted(named, key=lambda each: each[0]):  # a model's own name beats another's alias
+        # A model's own name beats another's alias; else the service that is first by its name has it.
+        for _, name, route in sorted(named, key=lambda each: (each[0], each[2].name)):
             prefix = "" if route.namespace == DEFAULT_NAMESPACE else f"{route.namespace}/"
             if self._routes.setdefault(prefix + name, route) is route and name not in route.models:
                 self._adapters.setdefault(prefix + name, AdapterSplit(route, name))
@@ -62,9 +60,9 @@ class ModelRoutes:
             return None
         key = (route.namespace, route.name)
         if split is None:
-            return ModelMatch(key, tag, route.models[0])
+            return ModelMatch(key, tag, route.models[0], fields=base_fields(route))
         adapter = split.choose(tag)
-        return ModelMatch(key, "" if adapter.model == tag else tag, adapter.model, adapter)
+        return ModelMatch(key, "" if adapter.model == tag else tag, adapter.model, adapter, adapter.fields)
 
     def only(self, names: Iterable[str]) -> ModelMatch | None:
         """Return the model that all the names lead to, adapters aside; None if there are several, or none."""
@@ -85,6 +83,11 @@ class ModelRoutes:
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:
         """Return the names that a client may call."""
         return sorted(name for name, route in self._routes.items() if allowed(route))
+
+
+def base_fields(route: Route) -> str:
+    """Return the JSON that requests for the base model get, so that no adapter is applied to them."""
+    return next((each.base_fields for each in route.adapters), "")
 
 
 class AdapterSplit:
@@ -116,7 +119,14 @@ def unknown_model(name: str, names: Sequence[str]) -> ErrorResponse:
     return openai_error(ErrorResponse(404, f"model {name[:SHOWN_NAME]!r} does not exist; {hint}"), "model")
 
 
-def missing_model(names: Sequence[str]) -> ErrorResponse:
+def missing_model(names: Sequence[str], body: bytes = b"") -> ErrorResponse:
+    """Return the error for a request without a model, with the reason if its body is no JSON."""
+    try:
+        json.loads(body or b"{}")
+    except RecursionError:
+        pass
+    except ValueError as error:
+        return openai_error(ErrorResponse(400, f"the body is not JSON: {error}; send a JSON object with model"))
     known = ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])])
     fix = f"must be one of {known}" if names else "and no model is deployed that this client may call"
     return openai_error(ErrorResponse(400, f"model is missing, {fix}"), "model")

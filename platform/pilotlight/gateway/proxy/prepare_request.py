@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pilotlight.contract import HEADER_HOLD_TIMEOUT, HEADER_REQUEST_ID, HEADER_REVISION
 from pilotlight.gateway.proxy.backend import LiveBackend
@@ -41,7 +41,8 @@ class LiveRoute:
 
     def __init__(self, route: Route, backends: dict[str, LiveBackend], previous: "LiveRoute | None") -> None:
         self.route = route
-        self.observed = bool(route.models or route.request_log or route.audit)  # its requests have observers
+        # Its requests have observers.
+        self.observed = bool(route.models or route.adapters or route.request_log or route.audit)
         self.backends = backends
         scheduler = SmoothWeightedRoundRobin({backend.revision: backend.weight for backend in route.backends})
         if previous is not None and previous._scheduler.weights == scheduler.weights:
@@ -104,6 +105,12 @@ class PreparedRequest(NamedTuple):
     max_hold_s: float = math.inf  # how long the client lets it be held
     has_prompt: bool = False
     adapter: RouteAdapter | None = None  # that the request's model names
+    renamed: tuple[str, str] | None = None  # its model: the engine's name of it, and the client's if that is another
+
+    @property
+    def revision_line(self) -> bytes:
+        """The version of an adapter as a header of the response; empty without an adapter."""
+        return f"{HEADER_REVISION}: {quote(self.adapter.model, '/:')}\r\n".encode() if self.adapter else b""
 
     def for_host(self, host: str) -> "PreparedRequest":
         return self._replace(upstream_head=with_headers(self.upstream_head, {"Host": host}))

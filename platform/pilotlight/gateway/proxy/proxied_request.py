@@ -11,7 +11,7 @@ from pilotlight.gateway.proxy.backend import SUSPECT_S, LiveBackend
 from pilotlight.gateway.proxy.interfaces import Downstream, RequestFields
 from pilotlight.gateway.proxy.model_routes import openai_error
 from pilotlight.gateway.proxy.prefix_index import Prompt
-from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest
+from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, with_headers
 from pilotlight.gateway.proxy.response_observers import Observation
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
@@ -36,9 +36,9 @@ _TAIL: Final = b"\r\n"
 
 class ProxiedRequest:
     __slots__ = (
-        "_added", "_body", "_body_size", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete", "buffered",
-        "caller", "client", "cold", "fields", "finished", "max_hold_s", "method", "minor", "observation", "prepared",
-        "prompt", "replica", "request_id", "response_started", "sent_at", "upstream", "usage_added",
+        "_added", "_blocked", "_body", "_body_size", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete",
+        "buffered", "caller", "client", "cold", "fields", "finished", "max_hold_s", "method", "minor", "observation",
+        "prepared", "prompt", "replica", "request_id", "response_started", "sent_at", "upstream", "usage_added",
     )  # fmt: skip
 
     def __init__(self, client: Downstream, prepared: PreparedRequest, request_id: str, now: float) -> None:
@@ -48,6 +48,7 @@ class ProxiedRequest:
         self.arrived_at, self.max_hold_s = now, prepared.max_hold_s
         self.sent_at = 0.0  # 0: nothing sent to a replica yet
         self.cold = self.body_complete = self.finished = self._tunnelled = False
+        self._blocked = False  # its replica does not read the body
         self._slow = False  # its body comes slowly: it is not counted as load
         self.response_started = False  # some of the response has been written to the client
         self.prompt: Prompt | None = None
@@ -99,7 +100,7 @@ class ProxiedRequest:
             self._buffer(piece, self._body)
             if self.backend is not None and self.replica is None and self.backend.reject_over_budget(self):
                 return
-            if self._body_size > MAX_HELD_BODY:
+            if self._body_size > MAX_HELD_BODY and not self.body_complete:  # else it would hide that the client left
                 self.client.pause()
 
     def complete_body(self) -> None:
@@ -126,8 +127,9 @@ class ProxiedRequest:
         self.buffered = 0
 
     def _drop_excess_body(self) -> None:
-        # Once sent, the body is buffered only for a retry: queued requests have precedence for the memory.
-        if self._body_size > MAX_HELD_BODY or self.client.plane.buffer_budget.full:
+        # Once sent, the body is buffered only for a retry: queued requests have precedence for the memory. Before, the
+        # connection to the replica holds it, so it stays in the budget.
+        if not self._blocked and (self._body_size > MAX_HELD_BODY or self.client.plane.buffer_budget.full):
             self.drop_body()
 
     def body_prefix(self, size: int) -> bytes:
@@ -149,7 +151,7 @@ class ProxiedRequest:
         self.replica = replica
         if authority := replica.config.authority:
             self.prepared = self.prepared.for_host(authority)
-        self._added = self.backend.revision_line
+        self._added = self.prepared.revision_line or self.backend.revision_line
         if self.cold:
             self._added += f"{HEADER_COLD_START}: {int((now - self.arrived_at) * 1000)}\r\n".encode()
         upstream = replica.take_idle()
@@ -194,7 +196,7 @@ class ProxiedRequest:
         assert replica is not None
         self._count_load()
         self.backend = self.replica = self.upstream = None
-        self.sent_at = 0.0
+        self.sent_at, self._blocked = 0.0, False
         backend.counts.leave(self.now())
         backend.release(replica)
         self.client.plane.dispatch(self, front=True)
@@ -204,8 +206,7 @@ class ProxiedRequest:
         self.response_started = True
         close = self.closes_connection(head.length)
         if self.observation is not None:
-            self.observation.start(head.status, response_lines(data[:end])[1], head.length, self.minor)
-            self.observation.add(data[end + 4 :])
+            data, end = self.observation.complete(head, data, end, self.minor, self.prepared.renamed)
         if not self._added and not close and _ID_LINE in head.lowered:
             self.client.write(data)
         else:
@@ -222,10 +223,11 @@ class ProxiedRequest:
         forwarded = [
             line.raw for line in end_to_end_headers(lines) if not (unchunked and line.name == "transfer-encoding")
         ]
+        start = b"\r\n".join((b"HTTP/1.1" + first[8:], *forwarded, b""))
         if self.observation is not None:
-            self.observation.start(head.status, lines, length, self.minor)
-        start = b"\r\n".join((b"HTTP/1.1" + first[8:], *forwarded))
-        self.client.write(start + b"\r\n" + self._extra_headers(head, close) + b"\r\n")
+            growth = self.observation.start(head.status, lines, length, self.minor, self.prepared.renamed)
+            start = with_headers(start, {"Content-Length": str(length + growth)}) if growth else start
+        self.client.write(start + self._extra_headers(head, close) + b"\r\n")
         self.client.close_after = close
 
     def forward_interim(self, raw: bytes) -> None:
@@ -236,9 +238,14 @@ class ProxiedRequest:
         self.client.write(data if self.observation is None else self.observation.add(data))
 
     def pause_body(self) -> None:
-        self.client.pause()
+        self._blocked = True
+        if not self.body_complete:
+            self.client.pause()
 
     def resume_body(self) -> None:
+        self._blocked = False
+        if self.upstream is not None:
+            self._drop_excess_body()
         self.client.resume()
 
     def closes_connection(self, length: int = 0) -> bool:

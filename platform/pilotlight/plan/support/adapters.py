@@ -17,6 +17,7 @@ from pilotlight.spec.service import AdapterReference, BaseModel, Catalogue, Mode
 Json = Any
 MIN_RANK, UNKNOWN_RANK = 16, 64
 MIN_BATCHED, MAX_BATCHED = 4, 16  # adapters in one batch, for which an engine reserves memory
+_DOWN: Final = ".lora_A.weight"  # from a module's inputs to the rank
 # Modules whose input is the hidden state, of most architectures.
 _HIDDEN_INPUT: Final = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")
 
@@ -95,13 +96,20 @@ def _check_fit(
     elif not rank:
         message = f"adapter {name}: r of its {ADAPTER_CONFIG} is {config.get('r')}, must be 1 or more; train it as LoRA"
         log.error("PL309", path, message)
+    rows = {shape[0]: tensor for tensor, shape in folder.shapes.items() if tensor.endswith(_DOWN) and len(shape) == 2}
+    ranks = {_number(config.get("r")), *map(_number, _mapping(config.get("rank_pattern")).values())}
+    for row, tensor in rows.items():
+        if rank and row not in ranks and not config.get("target_parameters"):  # whose experts share one tensor
+            message = f"{tensor} has rank {row}, but r of its {ADAPTER_CONFIG} is {config.get('r')}"
+            log.error("PL309", path, f"adapter {name}: {message}; correct r, or export the adapter again")
+            break
     base = catalogue.folders.get(model.storage_uri, ModelFolder()).config or model.configuration
     hidden = _number({**base, **_mapping(base.get("text_config"))}.get("hidden_size"))
     tuned_from = f", {config['base_model_name_or_path']}" if config.get("base_model_name_or_path") else ""
     widths = {
         shape[-1]: tensor
         for tensor, shape in folder.shapes.items()
-        if tensor.endswith(".lora_A.weight") and tensor.split(".")[-3] in _HIDDEN_INPUT and len(shape) == 2
+        if tensor.endswith(_DOWN) and tensor.split(".")[-3] in _HIDDEN_INPUT and len(shape) == 2
     }
     for width, tensor in widths.items():
         if hidden and width != hidden:

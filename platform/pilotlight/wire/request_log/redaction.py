@@ -15,7 +15,7 @@ Json = Any
 REDACTED: Final = "[redacted]"
 STREAM_END: Final = "[DONE]"  # of OpenAI's streams, which is no JSON
 MAX_MATCHES: Final = 1000  # of a pattern in a text: each may search all the rest, which is quadratic even with RE2
-_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\*|\d+)\]")
+_STEP: Final = re.compile(r"\.([^.*\[\]]+)|\[(\*|0|[1-9][0-9]*)\]")
 
 
 class Redactor:
@@ -91,9 +91,11 @@ def compiled(pattern: str) -> "re2._Regexp":
         raise ValueError("it has half a surrogate pair") from None
 
 
-def is_path(path: str) -> bool:
-    """Whether a field starting with `$` is a path of keys, `[*]` and `[0]`."""
-    return bool(re.fullmatch(rf"\$(?:{_STEP.pattern})+", path))
+def is_field(field: str) -> bool:
+    """Whether a field is a key, or from `$` a path of keys, `[*]` and `[0]`. Other syntax would match nothing."""
+    if field.startswith("$"):
+        return bool(re.fullmatch(rf"\$(?:{_STEP.pattern})+", field))
+    return bool(re.fullmatch(r"[^\s/.*\[\]](?:[^.*\[\]]*[^\s.*\[\]])?", field))
 
 
 def _steps(path: str) -> tuple[str, ...]:

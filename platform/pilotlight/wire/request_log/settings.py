@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from pilotlight.wire.request_log.redaction import compiled, is_path
+from pilotlight.wire.request_log.redaction import compiled, is_field
 
 SCHEMES: Final = ("http", "https", "s3", "file")
 FILE_SUFFIX: Final = ".jsonl"  # of file sinks: no manifest can append to a file of another kind
@@ -67,9 +67,10 @@ def check(settings: LogSettings) -> None:
         raise ValueError(f"maxBytes = {settings.max_bytes}, must be 0 to {MAX_BODY}")
     if settings.batch_size < 1 or not 0 <= settings.batch_s <= 60:
         raise ValueError("batchSize must be at least 1, and batchInterval at most 60s")
-    for path in settings.redact_fields:
-        if path.startswith("$") and not is_path(path):
-            raise ValueError(f"redactFields: {path}, must be a key, or a path such as $.messages[*].content")
+    for written in settings.redact_fields:
+        if not is_field(written):
+            fix = "write a key such as content, or a path from the root such as $.messages[*].content"
+            raise ValueError(f"redactFields: {written!r} matches nothing; {fix}")
     for pattern in settings.redact_patterns:
         try:
             compiled(pattern)

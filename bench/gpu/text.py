@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from guarded import guarded
+from machine import machine
 from text_alone import TOKENS, TURNS, middle, prompt
 
 HERE = Path(__file__).resolve().parent
@@ -36,7 +37,7 @@ SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "n
 
 
 def main(options: argparse.Namespace) -> dict[str, Any]:
-    began, told = perf_counter(), dict[str, Any]()
+    began, told = perf_counter(), dict[str, Any](machine=machine(), fronts=options.fronts)
     options.folder.mkdir(parents=True)
     shape, size, dtype = (SMALL, 1024, "float32") if options.small else (SHAPE, 32000, "bfloat16")
     guarded(told, "written_s", lambda: write(options.folder, shape, size, options.device, dtype))
@@ -88,8 +89,8 @@ def alone_in_its_process(options: argparse.Namespace, told: dict[str, Any]) -> A
         if not line:
             errors.seek(0)
             raise RuntimeError(errors.read()[-2500:])
-        for name, config in SERVED.items():
-            (options.folder / "config.pbtxt").write_text(config)
+        for name in options.ways:
+            (options.folder / "config.pbtxt").write_text(SERVED[name])
             guarded(told, name, lambda: served(options, bare))
         return json.loads(line)
     finally:
@@ -98,12 +99,13 @@ def alone_in_its_process(options: argparse.Namespace, told: dict[str, Any]) -> A
 
 
 def served(options: argparse.Namespace, bare: Callable[[], float]) -> dict[str, Any]:
-    with server(options.folder, options.device) as port:
+    fronts = ("--fronts", str(options.fronts)) if options.fronts else ()
+    with server(options.folder, options.device, *fronts) as port:
         pairs = [(first(port, prompt(seed), 4)[0], bare()) for seed in range(TURNS)]
         firsts = [one for one, _ in pairs]
         told: dict[str, Any] = {"first_ms": middle(firsts[5:]), "prefill_ms": middle([two for _, two in pairs][5:])}
         told["first_p90_ms"] = round(sorted(firsts[5:])[int(len(firsts[5:]) * 0.9)] * 1e3, 3)
-        for streams in (1, 8, 32):
+        for streams in options.streams:
             guarded(told, f"{streams} streams", partial(together, port, streams))
         return told
 
@@ -180,4 +182,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--fronts", type=int, default=0)
+    parser.add_argument("--ways", nargs="+", choices=SERVED, default=list(SERVED))
+    parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 32], help="at once")
     print(json.dumps(main(parser.parse_args()), indent=1))

@@ -28,22 +28,23 @@ class DelayedQueue(Generic[T]):
 
     def __init__(self, handle: Callable[[T], None]) -> None:
         self._handle = handle
-        self._timers: dict[T, asyncio.TimerHandle] = {}
+        # Each with its time: where that is past, the handles of uvloop have none.
+        self._timers: dict[T, tuple[float, asyncio.Handle]] = {}
 
     def add_after(self, seconds: float, item: T) -> None:
         loop = asyncio.get_running_loop()
         at, pending = loop.time() + seconds + MARGIN_S, self._timers.get(item)
         if pending is not None:
-            at = min(at, pending.when())
-            pending.cancel()
+            at = min(at, pending[0])
+            pending[1].cancel()
 
         def fire() -> None:
             del self._timers[item]
             self._handle(item)
 
-        self._timers[item] = loop.call_at(at, fire)
+        self._timers[item] = at, loop.call_at(at, fire)
 
     def close(self) -> None:
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

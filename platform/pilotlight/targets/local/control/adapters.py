@@ -95,7 +95,9 @@ class AdapterLoader:
             if not all(self._is_on_all(each, replicas) for each in wanted):
                 before = (each for replica in replicas[:1] for each in self._loaded.get(replica, {}).values())
                 wanted = [each for each in before if each.name == name and self._is_on_all(each, replicas)][-1:]
-            routed[name] = tuple(RouteAdapter(each.name, each.model, each.fields, each.percent) for each in wanted)
+            routed[name] = tuple(
+                RouteAdapter(each.name, each.model, each.fields, each.percent, each.base_fields) for each in wanted
+            )
         return tuple(each for adapters in routed.values() for each in adapters)
 
     def status(self, run: ServiceRun, replicas: Iterable[Replica]) -> tuple[RevisionStatus, ...]:

@@ -11,10 +11,9 @@ from typing import Final
 from pilotlight.k8s.quantities import mebibytes
 from pilotlight.targets.local.control.autoscaler import Autoscaler
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, min_replicas
-from pilotlight.targets.local.delayed_queue import log_and_continue
+from pilotlight.targets.local.delayed_queue import DelayedQueue, log_and_continue
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.scaling.gpu_admission import Claim, Eviction
-from pilotlight.targets.local.scaling.types import REPORT_DELAY_S
 from pilotlight.targets.local.store.store import EventRecorder
 from pilotlight.targets.local.supervisor.gpus import GpuFacts
 from pilotlight.targets.local.supervisor.replica_record import Replica
@@ -22,7 +21,6 @@ from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key
 
 MEASURE_EVERY_S: Final = 5.0
-IDLE_AFTER_S: Final = 1.0 + REPORT_DELAY_S  # a second with requests may be reported that late
 MARGIN: Final = 1.05  # over the measured peak: allocators and batches vary
 GROWTH: Final = 1.01  # of a peak, before it is stored again
 
@@ -59,7 +57,9 @@ class GpuAdmission:
         self._ready: dict[str, tuple[float, float | None]] = {}  # since when, and how long its load took if known
         self.memory: dict[str, int] = {}  # of the GPUs, by id, as last measured
         self._measured_at = 0.0
+        self.seen_at = 0.0  # when the gateway last told what requests there are
         self._measuring: asyncio.Task[None] | None = None
+        self._later: DelayedQueue[str] = DelayedQueue(lambda _: self.reconcile())
 
     def facts(self, replica: Replica) -> GpuFacts:
         """Return what a decision needs to know of a replica that holds or waits for GPUs."""
@@ -72,10 +72,11 @@ class GpuAdmission:
         return GpuFacts(
             needed_memory(container.gpu_memory, revision.gpu_peak), leaving,
             evictable=not container.gpu_pinned and not min_replicas(unit.bounded(run.override_of(unit.name))),
-            busy=bool(traffic.waiting or traffic.in_flight) or now - traffic.last_used < IDLE_AFTER_S,
+            busy=bool(traffic.waiting or traffic.in_flight),
             ready_at=ready_at, swap_s=load_s if replica.swap_s is None else replica.swap_s,
             residence_s=container.gpu_residence,
-            last_used=max(traffic.last_used, ready_at or 0.0), claim=self._claim(run, revision, unit),
+            last_used=max(traffic.last_used, ready_at or 0.0), seen_at=self.seen_at,
+            claim=self._claim(run, revision, unit),
         )  # fmt: skip
 
     def _claim(self, run: ServiceRun, revision: Revision, unit: Unit) -> Claim:
@@ -127,6 +128,8 @@ class GpuAdmission:
     def reconcile(self) -> None:
         """Start what gets its GPUs now; preempt and move what must leave for the others."""
         decision = self._supervisor.admit()
+        if decision.next_at is not None:
+            self._later.add_after(decision.next_at - self._clock(), "admission")
         replicas = {each.id: each for each in self._supervisor.replicas()}
         for replica in replicas.values():
             if replica.waits_for_gpu:
@@ -153,6 +156,9 @@ class GpuAdmission:
         run = self._runs.get((replica.namespace, replica.service))
         revision = run.revisions.get(replica.revision) if run else None
         return (run, revision, run.unit_of(revision, self._clock())) if run and revision else None
+
+    def close(self) -> None:
+        self._later.close()
 
     def tick(self, now: float) -> None:
         """Admit what the passing of time allows, and measure GPU memory now and then."""

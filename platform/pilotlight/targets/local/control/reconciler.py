@@ -153,6 +153,7 @@ class Reconciler:
                 self.supervisor.drain(replica.id, drain_s)
         await self.supervisor.close(leave_running=not stop_all)
         self._requeue.close()
+        self.gpus.close()
         self._state.close()
 
     def reconcile(self, run: ServiceRun) -> None:
@@ -340,6 +341,7 @@ class Reconciler:
                 self.metrics.count_adapter(report)
             self.metrics.retain(self.runs)  # the last report of a deleted service comes after its end
             self._autoscaler.resume()
+            self.gpus.seen_at = now
             self.gpus.reconcile()
         elif isinstance(message, Unreachable) and (replica := self._find_replica(message.replica)) is not None:
             self._warn(replica, "Unreachable", message.reason)
@@ -356,6 +358,12 @@ class Reconciler:
                         self.supervisor.read_status(replica.id)
 
     def _on_wake(self, message: Wake, now: float) -> None:
+        self.gpus.seen_at = now
+        for each in message.active:
+            for run in self.runs.values():
+                if run.key[0] == each.namespace and (revision := run.revisions.get(each.revision)) is not None:
+                    unit = run.unit_of(revision, now)
+                    unit.traffic.observe(each.waiting, each.in_flight, each.idle_s, now)
         for run in list(self.runs.values()):
             revision = run.revisions.get(message.revision)
             if run.key[0] == message.namespace and revision is not None:

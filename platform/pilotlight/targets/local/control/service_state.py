@@ -43,15 +43,18 @@ class TrafficLog:
         self._requests = 0.0
 
     def report(self, report: BackendReport, now: float) -> None:
-        self.in_flight = report.in_flight
-        self.wait(report.waiting, now)
-        if report.requests or report.in_flight:
-            self.last_used = now
+        self.observe(report.waiting, report.in_flight, report.idle_s, now)
         self.cold_starts += report.cold_starts
         self._concurrency = max(self._concurrency, report.concurrency)
         self._requests += report.requests
         if report.requests:
             self._reports.append((now, report))
+
+    def observe(self, waiting: int, in_flight: int, idle_s: float, now: float) -> None:
+        """Record what requests there are, or how long ago the last one was."""
+        self.in_flight = in_flight
+        self.wait(waiting, now)
+        self.last_used = max(self.last_used, now - idle_s)
 
     def wait(self, waiting: int, now: float) -> None:
         """Record the number of requests that wait."""

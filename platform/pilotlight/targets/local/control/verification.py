@@ -13,7 +13,7 @@ from pilotlight.targets.local.store.schema import Verification
 Json = Any
 FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
 EXAMPLE: Final = "a request verifies it, or an example (model.example of the manifest, example.json beside the model)"
-HINT: Final = f"{EXAMPLE}, or declared inputs (INPUTS in model.py, config.pbtxt)"
+HINT: Final = f"{EXAMPLE}, or inputs, if none are declared (INPUTS in model.py, config.pbtxt)"
 UNANSWERED: Final = "its model has not answered a request yet"
 
 

@@ -2,11 +2,13 @@
 
 Replicas that wait are served in order of arrival. One that cannot start yet reserves the GPUs that it will get, so that
 a smaller one behind it cannot overtake it there: each GPU has a queue. Idle holders leave for it, the least recently
-used first. After a patience busy ones leave too, the longest resident first, so that no model waits without bound;
-none leaves before its residence time is over, so that models do not displace each other all the time. Both times are
-shorter where a swap costs less.
+used first, once they have been idle for longer than a swap takes: a longer wait would cost more than the swap that it
+may save. After a patience busy ones leave too, the longest resident first, so that no model waits without bound, but
+none before its residence time is over, so that models do not displace each other all the time. All times are shorter
+where a swap costs less.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -36,11 +38,12 @@ class Holder(NamedTuple):
     memory: int = WHOLE
     leaving: bool = False  # it is being parked or stopped
     evictable: bool = False  # its lower bound is zero and it is not pinned
-    busy: bool = False
+    busy: bool = False  # it has requests
     ready_at: float | None = None  # None: it is starting
     swap_s: float | None = None  # that its last load took, or its parking and a wake; None: not known
     residence_s: float | None = None  # declared
     last_used: float = 0.0
+    seen_at: float | None = None  # until when its requests are known; None: until now
 
 
 class Waiter(NamedTuple):
@@ -65,10 +68,28 @@ class Rules(NamedTuple):
 DEFAULT_RULES: Final = Rules()
 SWAPS: Final = 10  # a GPU spends at most a tenth of its time on swaps that cost less than a tenth of `residence_s`
 SHORTEST_S: Final = 1.0  # a swap costs more than what is measured of it: routing, drains, cold caches
+IDLE_SWAPS: Final = 2  # routing and drains make a swap about twice as long as what is measured of it
+IDLE_AT_LEAST_S: Final = 0.2  # between two requests of a client
+IDLE_AT_MOST_S: Final = 3.0
+REPORT_DELAY_S: Final = 3.0  # a second with requests is reported within this time after its beginning
+
+
+def idle_time(holder: Holder) -> float:
+    """Return the seconds without a request after which a holder may leave for another."""
+    if holder.swap_s is None:
+        return IDLE_AT_MOST_S
+    return min(IDLE_AT_MOST_S, max(IDLE_AT_LEAST_S, IDLE_SWAPS * holder.swap_s))
+
+
+def idle_residence(holder: Holder, rules: Rules) -> float:
+    """Return the seconds that a ready holder stays at least if it is idle: as long as its swap takes."""
+    if holder.residence_s is None and holder.swap_s is not None:
+        return holder.swap_s
+    return residence(holder, rules)
 
 
 def residence(holder: Holder, rules: Rules) -> float:
-    """Return the seconds that a ready holder stays at least."""
+    """Return the seconds that a ready holder stays at least if it is busy."""
     if holder.residence_s is not None:
         return holder.residence_s
     if holder.swap_s is None:
@@ -90,12 +111,18 @@ class Eviction(NamedTuple):
 
 @dataclass(slots=True)
 class Admission:
-    """`moves`: parked replicas to end, since they can start on other GPUs. `reasons`: why the others wait."""
+    """What to start, park and stop, and when time alone will allow more.
+
+    `moves`: parked replicas to end, since they can start on other GPUs. `reasons`: why the others wait. `blocked`:
+    those of them for which no holder will ever leave. `next_at`: when the next holder may leave for one that waits.
+    """
 
     admitted: dict[str, tuple[GpuId, ...]] = field(default_factory=dict)
     evictions: list[Eviction] = field(default_factory=list)
     moves: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
+    blocked: set[str] = field(default_factory=set)
+    next_at: float | None = None
 
 
 def admit(
@@ -156,12 +183,20 @@ class _Queue:
             self._occupy(waiter, elsewhere, self._future)
         elif waiter.claim == "busy" and (later := self._plan(waiter, own, eventually=True)) is not None:
             self._occupy(waiter, tuple(later), self._future)  # bounded by patience and residence of holders
+        elif waiter.claim == "none" or not self._may_ever_fit(waiter, own):
+            self.result.blocked.add(waiter.replica)
 
     def _free(self, waiter: Waiter, gpus: Sequence[Gpu]) -> tuple[GpuId, ...]:
         """Return the GPUs where it can start now: the fullest ones that it fits into; for whole ones the least used."""
         free = [gpu for gpu in gpus if self._fits(waiter, gpu, self._present) and self._fits(waiter, gpu, self._future)]
         free.sort(key=lambda gpu: _left(gpu, self._present[gpu.id]) if waiter.memory else gpu.outside)
         return tuple(gpu.id for gpu in free[: waiter.number]) if len(free) >= waiter.number else ()
+
+    def _may_ever_fit(self, waiter: Waiter, gpus: Sequence[Gpu]) -> bool:
+        """Whether enough holders leave at some time; others that wait before it get the GPU, and leave it again."""
+        stay = [each for each in self._holders if not (each.evictable or each.leaving)]
+        held = {gpu.id: [each for each in stay if gpu.id in each.gpus] for gpu in gpus}
+        return sum(self._fits(waiter, gpu, held) for gpu in gpus) >= waiter.number
 
     def _fits(
         self, waiter: Waiter, gpu: Gpu, held: dict[GpuId, list[Holder]], without: Collection[Holder] = ()
@@ -203,10 +238,23 @@ class _Queue:
             return False
         if eventually:
             return True
-        if holder.ready_at is None or self._now < self._resident_until(holder):
+        if holder.ready_at is None:
             return False
-        waited = self._now - waiter.since
-        return not holder.busy or (waiter.claim == "busy" and waited >= patience(holder, self._rules))
+        at = self._may_leave_at(holder, holder.ready_at, waiter)
+        if self._now < at < math.inf:
+            self.result.next_at = min(at, math.inf if self.result.next_at is None else self.result.next_at)
+        return self._now >= at
+
+    def _may_leave_at(self, holder: Holder, ready_at: float, waiter: Waiter) -> float:
+        """Return when it may leave if it gets no more requests, or busy as it is; infinity: not for this waiter."""
+        idle_at = holder.last_used + idle_time(holder)
+        if holder.seen_at is not None and holder.seen_at < idle_at:
+            idle_at += REPORT_DELAY_S  # it may have had requests since
+        idle = max(ready_at + idle_residence(holder, self._rules), idle_at)
+        busy = max(ready_at + residence(holder, self._rules), waiter.since + patience(holder, self._rules))
+        if waiter.claim == "busy":
+            return busy if holder.busy else min(idle, busy)
+        return math.inf if holder.busy else idle
 
     def _resident_until(self, holder: Holder) -> float:
         return (self._now if holder.ready_at is None else holder.ready_at) + residence(holder, self._rules)
@@ -221,7 +269,8 @@ class _Queue:
         for gpu, victims in plan.items():
             for victim in victims:
                 need = f"{mebibytes(waiter.memory)} of GPU {gpu}" if waiter.memory else f"GPU {gpu}"
-                reason = f"{waiter.service} needs {need}, idle for {self._now - victim.last_used:.0f} s"
+                idle_s = self._now - victim.last_used
+                reason = f"{waiter.service} needs {need}, idle for {idle_s:.{0 if idle_s > 9 else 1}f} s"
                 if victim.busy:
                     reason = f"{waiter.service} has waited {self._now - waiter.since:.0f} s for {need}"
                 if victim.replica not in {each.replica for each in self.result.evictions}:

@@ -63,9 +63,14 @@ def _family(names: Iterable[str]) -> str:
 
 
 def pilot_lights(home: Home, environ: Mapping[str, str] = os.environ) -> "PilotLights | None":
-    """Return the pilot lights of a home; None if disabled (PILOTLIGHT_PILOT_LIGHT=off) or not on Linux."""
+    """Return the pilot lights of a home; None if this machine has none."""
+    return PilotLights(home) if forks_replicas(environ) else None
+
+
+def forks_replicas(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether pilot lights fork replicas here: on Linux, unless PILOTLIGHT_PILOT_LIGHT=off."""
     off = environ.get(ENV_SWITCH, "on").lower() in ("off", "0", "false", "no")
-    return None if off or sys.platform != "linux" else PilotLights(home)
+    return not off and sys.platform == "linux"
 
 
 class PilotLights:

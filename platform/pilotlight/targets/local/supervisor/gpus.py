@@ -16,7 +16,7 @@ from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire.machine import total_memory
 
 PARKED_PERCENT: Final = 25.0  # of the host memory, for all parked replicas together
-LEAVING: Final = ("parking", "draining")  # states of holders that will free their GPUs
+LEAVING: Final = ("parking", "parked", "draining")  # states of holders that are about to free their GPUs
 
 
 class Device(NamedTuple):
@@ -39,6 +39,7 @@ class GpuFacts(NamedTuple):
     swap_s: float | None = None
     residence_s: float | None = None
     last_used: float = 0.0
+    seen_at: float | None = None  # until when the requests are known; None: until now
     claim: gpu_admission.Claim = "none"
 
 
@@ -110,7 +111,7 @@ class GpuQueue:
         leaving = facts.leaving or record.state in LEAVING
         return gpu_admission.Holder(
             record.id, _service(record), gpus, memory, leaving, facts.evictable, facts.busy, facts.ready_at,
-            facts.swap_s, facts.residence_s, facts.last_used,
+            facts.swap_s, facts.residence_s, facts.last_used, facts.seen_at,
         )  # fmt: skip
 
     def bytes_used(self, record: Replica) -> int:
@@ -125,27 +126,17 @@ class GpuQueue:
     def blocking_contexts(self, decision: Admission, records: Mapping[str, Replica]) -> list[str]:
         """Return the parked replicas whose CUDA contexts should leave their GPUs.
 
-        Another one has got such a GPU whole, or waits for memory of it where no holder leaves.
+        Another one has got such a GPU whole, or waits for memory of it that no holder will free: a context that has
+        left takes longer to come back than weights do.
         """
         whole = {gpu for name, gpus in decision.admitted.items() if not self.held[name].memory for gpu in gpus}
-        evicted = {each.replica for each in decision.evictions}
-        going = {
-            gpu
-            for name, hold in self.held.items()
-            if name in evicted or self._leaves(records[name])
-            for gpu in hold.gpus
-        }
-        short = [name for name, need in self.waiting.items() if need.memory]
+        short = [name for name, need in self.waiting.items() if need.memory and name in decision.blocked]
 
         def is_needed(parked: Replica, gpu: int | str) -> bool:
-            waits = any(name != parked.id and gpu in (records[name].gpus or (gpu,)) for name in short)
-            return gpu in whole or (waits and gpu not in going)
+            return gpu in whole or any(name != parked.id and gpu in (records[name].gpus or (gpu,)) for name in short)
 
         parked = [each for each in records.values() if each.state == "parked"]
         return [each.id for each in parked if any(is_needed(each, gpu) for gpu in each.gpus)]
-
-    def _leaves(self, record: Replica) -> bool:
-        return self.facts(record).leaving or record.state in LEAVING
 
     def usage(self, devices: Sequence[Device]) -> dict[str, dict[int | str, int]]:
         """Return the bytes that processes of each replica use, by device; nothing where NVML shows no processes."""

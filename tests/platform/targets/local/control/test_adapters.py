@@ -1,11 +1,14 @@
-"""Adapters of running replicas, loaded into a stand-in of vLLM by the calls that real ones have."""
+"""Adapters of running replicas, loaded into stand-ins of vLLM and SGLang by the calls that real ones have."""
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from msgspec import structs
+from tests.engines.sglang_engine import SGLangEngine
 from tests.engines.vllm_engine import VllmEngine
 from tests.eventually import eventually_async
 from tests.platform.targets.local.runs import replica, revision, running, service, workload
@@ -17,15 +20,34 @@ from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.store.store import EventRecorder, Store
 
 
-def adapter(name: str, folder: Path, **config: object) -> Adapter:
+def adapter(name: str, folder: Path, model: str = "", **config: object) -> Adapter:
+    """`model` stands before the name in requests, as SGLang reads them."""
     folder.mkdir()
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return Adapter(name, engine_name(name, str(folder), ""), str(folder), dynamic=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 8, **config}))
+    return Adapter(name, f"{model}{engine_name(name, str(folder), '')}", str(folder), dynamic=True)
 
 
-def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_have_the_new_one(tmp_path: Path) -> None:
-    first, second = adapter("law", tmp_path / "first"), adapter("law", tmp_path / "second")
-    bad = adapter("bad", tmp_path / "bad", modules_to_save=["lm_head"])
+def vllm(name: str) -> VllmEngine:
+    engine = VllmEngine(name)
+    engine.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+    return engine
+
+
+def sglang(name: str) -> SGLangEngine:
+    engine = SGLangEngine(name, "null")
+    engine.load_paths = ("/load_lora_adapter", "/unload_lora_adapter")
+    return engine
+
+
+@pytest.mark.parametrize(("new_engine", "image", "base", "refusal"), [
+    (vllm, "vllm/vllm-openai:v0.20.1", "", "modules_to_save is not supported"),
+    (sglang, "lmsysorg/sglang:v0.5.5", "iris:", "incompatible with the current LoRA memory pool"),
+])  # fmt: skip
+def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_have_the_new_one(
+    tmp_path: Path, new_engine: Callable[[str], VllmEngine | SGLangEngine], image: str, base: str, refusal: str
+) -> None:
+    first, second = (adapter("law", tmp_path / name, base) for name in ("first", "second"))
+    bad = adapter("bad", tmp_path / "bad", base, modules_to_save=["lm_head"])
     home = Home(tmp_path / "home")
     home.create()
     home.token.write_text("key of the control API")
@@ -35,11 +57,11 @@ def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_ha
         run.spec = replace(run.spec, adapters=adapters)
 
     async def case() -> None:
-        engines = [VllmEngine(name) for name in ("one", "two")]
-        for each in engines:
-            each.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+        engines = [new_engine(name) for name in ("one", "two")]
+        newest = revision()
+        newest = replace(newest, container=replace(newest.container, image=image))
         async with engines[0].serving(), engines[1].serving():
-            run = running(service(workload(revision()), adapters=(first,)))
+            run = running(service(workload(newest), adapters=(first,)))
             replicas = [structs.replace(replica(own=each.name), port=each.port) for each in engines]
             known = replicas[:1]
 
@@ -53,19 +75,20 @@ def test_replicas_get_the_adapters_of_their_service_and_names_change_once_all_ha
             assert not loader.has_adapters(run, replicas[0])
             reconcile(run)
             await eventually_async(lambda: loader.has_adapters(run, replicas[0]), "the first adapter")
-            assert engines[0].adapters == {first.model: first.uri}
+            assert engines[0].adapters == {first.model.removeprefix(base): first.uri}
             assert names("one") == [first.model]
             assert engines[0].credentials == {""}, "an engine learns no key that it has no right to"
             deploy(run, second, bad)
             assert names("one") == [first.model]  # until the new one is there
             assert loader.has_adapters(run, replicas[0])
             reconcile(run)
-            await eventually_async(lambda: engines[0].adapters == {second.model: second.uri}, "the change")
+            changed = {second.model.removeprefix(base): second.uri}
+            await eventually_async(lambda: engines[0].adapters == changed, "the change")
             assert names("one") == [second.model]
             failed = {
                 each.name: each.reason for each in loader.status(run, known) if each.model_state == "FailedToLoad"
             }
-            assert "modules_to_save is not supported" in failed[bad.model]
+            assert refusal in failed[bad.model]
             known.append(replicas[1])  # it starts later
             assert names("one", "two") == []
             reconcile(run)
@@ -88,8 +111,7 @@ def test_an_adapter_that_is_used_again_is_drained_anew_before_it_is_unloaded(tmp
     now, changes = [0.0], list[ServiceRun]()
 
     async def case() -> None:
-        engine = VllmEngine("one")
-        engine.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+        engine = vllm("one")
         async with engine.serving():
             run = running(service(workload(revision()), adapters=(first,)))
             known = [structs.replace(replica(own=engine.name), port=engine.port)]

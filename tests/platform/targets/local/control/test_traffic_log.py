@@ -74,3 +74,13 @@ def test_the_rate_is_of_the_last_ten_seconds() -> None:
     log.report(report(20), 19.0)
     assert log.per_second(20.0) == pytest.approx(5.0)
     assert log.per_second(29.5) == 0.0
+
+
+def test_the_last_use_is_that_of_the_last_request_not_of_its_report() -> None:
+    log = TrafficLog()
+    log.report(report(3, idle_s=0.75), 10.0)
+    assert log.last_used == 9.25
+    log.observe(0, 0, 4.0, 11.0)  # an older use than is known already
+    assert log.last_used == 9.25
+    log.observe(0, 1, 0.0, 11.0)
+    assert (log.last_used, log.in_flight) == (11.0, 1)

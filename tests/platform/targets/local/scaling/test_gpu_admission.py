@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,8 @@ from pilotlight.targets.local.scaling.gpu_admission import (
     Rules,
     Waiter,
     admit,
+    idle_residence,
+    idle_time,
     impossible,
     patience,
     residence,
@@ -82,13 +85,15 @@ def test_the_least_recently_used_leaves_and_no_more_than_necessary() -> None:
         ({"evictable": False}, "pinned, or with a lower bound"),
         ({"ready_at": 95.0}, "within its residence time"),
         ({"ready_at": 80.0, "swap_s": 25.0}, "its load took longer than it has served"),
-        ({"ready_at": 97.0, "swap_s": 0.4}, "within the residence time of a model that wakes quickly"),
+        ({"ready_at": 99.7, "swap_s": 0.4}, "it has served for less than its swap took"),
+        ({"swap_s": 0.4, "used": 99.5}, "its last request is nearer than two swaps"),
+        ({"swap_s": 5.0, "used": 97.5}, "its last request is nearer than the longest idle time"),
         ({"ready_at": 60.0, "swap_s": 0.4, "residence_s": 60.0}, "within its declared residence time"),
         ({"ready_at": None}, "still loading"),
         ({"busy": True}, "busy, and the other has not waited long"),
     ],
 )
-def test_a_holder_stays(fields: dict[str, object], why: str) -> None:
+def test_a_holder_stays(fields: dict[str, Any], why: str) -> None:
     decision = decide([holder("a", memory=20, **fields)], waiter("b"))
     assert (decision.evictions, decision.admitted) == ([], {}), why
 
@@ -102,12 +107,41 @@ def test_a_busy_one_leaves_once_requests_of_another_have_waited_too_long() -> No
 
 
 def test_one_that_wakes_quickly_leaves_earlier() -> None:
-    quick = holder("a", memory=20, swap_s=0.2, ready_at=98.0, used=98.0)
+    quick = holder("a", memory=20, swap_s=0.2, ready_at=98.0, used=99.5)
     assert evicted(decide([quick], waiter("b"))) == ["a"]
     assert not evicted(decide([quick._replace(busy=True)], waiter("b"), at=105.9))
     assert evicted(decide([quick._replace(busy=True)], waiter("b"), at=106.0)) == ["a"]
-    declared = holder("a", memory=20, residence_s=0.5, ready_at=99.0, used=99.0)
+    declared = holder("a", memory=20, swap_s=0.1, residence_s=0.5, ready_at=99.0, used=99.0)
     assert evicted(decide([declared], waiter("b"))) == ["a"]
+
+
+def test_the_decision_tells_when_the_next_holder_may_leave() -> None:
+    """Without that, who waits would wait for the next tick."""
+    idle = [holder("a", memory=12, swap_s=0.2, used=99.9), holder("b", memory=12, swap_s=0.5, used=99.8)]
+    decision = decide(idle, waiter("c"))
+    assert (decision.evictions, decision.next_at) == ([], pytest.approx(100.3))
+    assert evicted(decide(idle, waiter("c"), at=100.31)) == ["a"]
+    busy = [holder("a", memory=20, swap_s=0.2, busy=True, used=100.0)]
+    assert decide(busy, waiter("b")).next_at == pytest.approx(106.0)
+    assert decide(busy, waiter("b", claim="idle")).next_at is None
+
+
+def test_a_holder_is_not_idle_for_longer_than_its_requests_are_known() -> None:
+    """The gateway reports each second: who had no request at its last report may have had many since."""
+    held = holder("a", memory=20, swap_s=0.2, used=99.0)
+    assert evicted(decide([held._replace(seen_at=99.5)], waiter("b"))) == ["a"]
+    unknown = decide([held._replace(seen_at=99.3)], waiter("b"))
+    assert (unknown.evictions, unknown.next_at) == ([], pytest.approx(102.4))
+    assert evicted(decide([held._replace(seen_at=99.3)], waiter("b"), at=102.5)) == ["a"]
+
+
+def test_a_replica_is_blocked_only_if_no_holder_will_ever_leave() -> None:
+    held = [holder("a", memory=20, busy=True)]
+    assert not decide(held, waiter("b")).blocked
+    assert not decide([held[0]._replace(busy=False, ready_at=None)], waiter("b")).blocked
+    assert not decide([held[0]._replace(leaving=True)], waiter("b")).blocked
+    assert not decide(held, waiter("b", memory=20), waiter("c", memory=20)).blocked  # c has its turn after b
+    assert decide([held[0]._replace(evictable=False)], waiter("b")).blocked == {"b"}
 
 
 @given(swap_s=st.floats(0, 1000), more_s=st.floats(0, 1000), longest_s=st.floats(SHORTEST_S, 100))
@@ -212,7 +246,9 @@ class Machine:
             victim = self.holders[eviction.replica]
             assert victim.evictable
             assert victim.ready_at is not None
-            assert now - victim.ready_at >= residence(victim, RULES)
+            least = residence(victim, RULES) if victim.busy else idle_residence(victim, RULES)
+            assert now - victim.ready_at >= least
+            assert victim.busy or now - victim.last_used >= idle_time(victim)
             waited = max(now - each.since for each in self.waiting.values())
             assert not victim.busy or waited >= patience(victim, RULES)
             self.holders[eviction.replica] = victim._replace(leaving=True)
@@ -261,11 +297,11 @@ def test_no_model_waits_without_bound_where_all_are_busy_all_the_time(
 
 
 def test_two_models_that_take_turns_do_not_thrash() -> None:
-    """Requests alternate each second on a GPU that holds one; each serves for its residence time, then they swap."""
-    machine = Machine(1, [20, 20], frozenset(), lambda model, now: now % 2 == model)
+    """Requests alternate every 4 s on a GPU that holds one; each stays as long as its swap takes, then they swap."""
+    machine = Machine(1, [20, 20], frozenset(), lambda model, now: now // 4 % 2 == model)
     for now in range(600):
         machine.tick(now)
-    assert 30 <= machine.swaps <= 600 / (RULES.residence_s + machine.drain_s + machine.load_s)
+    assert 30 <= machine.swaps <= 600 / (machine.swap_s + machine.drain_s + machine.load_s)
     quick = Machine(1, [20, 20], frozenset(), lambda model, now: now % 2 == model, load_s=1, drain_s=1, swap_s=0.2)
     for now in range(600):
         quick.tick(now)

@@ -84,3 +84,24 @@ def test_a_model_that_fits_no_gpu_of_this_machine_is_refused(tmp_path: Path) -> 
                 stage.supervisor.check(launch(gpus=1, gpu_memory=25 << 30).revision)
 
     asyncio.run(play())
+
+
+def test_a_parked_replica_that_has_not_released_its_gpu_yet_is_on_its_way_out() -> None:
+    """Another holder would leave in vain between the end of its parking and its release."""
+    records = {
+        "parked": replica(own="parked", state="parked"), "idle": replica(own="idle"),
+        "waits": replica(own="waits", state="waiting"),
+    }  # fmt: skip
+    facts = {"idle": GpuFacts(evictable=True, ready_at=0.0), "waits": GpuFacts(claim="busy")}
+    queue = GpuQueue(
+        lambda: [Device(0, 0, 100)],
+        lambda record: facts.get(record.id, GpuFacts()),
+        lambda: 100.0,
+        lambda pid: "",
+        DEFAULT_RULES,
+    )
+    queue.held |= {"parked": Hold((0,), 50), "idle": Hold((0,), 50)}
+    queue.enqueue("waits", 1, 50)
+    assert queue.admit(records).evictions == []
+    queue.release("parked")
+    assert queue.admit(records).admitted == {"waits": (0,)}

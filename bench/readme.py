@@ -17,7 +17,9 @@ from bench.load import BenchError
 from bench.promises import promises
 from bench.report import HEADLINES, ROWS, conditions, side_by_side, table
 from bench.rounds import BENCHMARK, Result
+from bench.simulation import ON_CLUSTER as SIMULATION_ON_CLUSTER
 from bench.simulation import SUBJECT as SIMULATION
+from bench.simulation import cluster_tables
 from bench.simulation import table as simulation_table
 from bench.text import report as text
 
@@ -77,6 +79,16 @@ def simulation_section(results: Path) -> str:
     return f"{simulation_table(document)}\n\n{where}: [`{newest.stem}`](../bench/results/{newest.stem}.json)."
 
 
+def cluster_simulation_section(results: Path) -> str:
+    if not _documents(results, SIMULATION_ON_CLUSTER):
+        return "Not compared yet: Knative and KEDA on a real cluster (`python -m bench.simulation --cluster`)."
+    newest = newest_result(results, SIMULATION_ON_CLUSTER)
+    document = json.loads(newest.read_text())
+    machine, versions = document["machine"], ", ".join(f"{name} {each}" for name, each in document["versions"].items())
+    where = f"{document['date'][:10]}, {versions}, {machine['cpu']}, load average {machine['load_after']}"
+    return f"{cluster_tables(document)}\n\n{where}: [`{newest.stem}`](../bench/results/{newest.stem}.json)."
+
+
 def growth_section(results: Path) -> str:
     """One chart for each axis, from its newest run."""
     found = sorted(_documents(results, GROWTH).items(), key=lambda item: item[1]["date"])
@@ -126,6 +138,7 @@ BENCHMARKS_PAGE: Sections = {
     "bench-targets": targets_section,
     "bench-embedded": embedded_section,
     "bench-simulation": simulation_section,
+    "bench-simulation-cluster": cluster_simulation_section,
     "bench-text": text_section,
     "bench-prefix": prefix_section,
     "bench-growth": growth_section,

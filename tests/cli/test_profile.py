@@ -12,7 +12,7 @@ from tests.onnx_models import write_identity, write_python
 from tests.serving import RunningServer, json_tensor
 
 from pilotlight.simulation.service_times import read_profile
-from platformctl.services.profile_measurement import Batching, Level, phases_of, service_times
+from platformctl.profiles.profile_measurement import Batching, Level, phases_of, service_times
 
 Serve = Callable[..., RunningServer]
 TORCH_MODEL = """

@@ -49,6 +49,27 @@ def test_variants_are_compared_side_by_side(call: Call, tmp_path: Path) -> None:
     assert warm["cost"] == pytest.approx(0.5 * 0.1 / 6, rel=0.01)  # ten minutes of 0.1 core
 
 
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (("--cold-start", "pilot-light=1s", "--target", "local"), "pilot-light"),
+        (("--target", "local"), "pilot-light"),
+        (("--cold-start", "pilot-light=1s", "--target", "local", "--start", "process"), "process"),
+        (("--cold-start", "4s", "--target", "local"), "process"),  # the profile has no start by a fork
+        (("--cold-start", "pilot-light=1s"), "process"),  # on a cluster
+    ],
+)
+def test_replicas_start_as_on_the_target(
+    call: Call, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], kind: str
+) -> None:
+    monkeypatch.delenv("PILOTLIGHT_PILOT_LIGHT", raising=False)
+    [result] = json.loads(call("simulate", *IRIS, *GIVEN[:2], *options, "-o", "json").out)["simulations"]
+    assert set(result["starts"]) == {kind}
+    monkeypatch.setenv("PILOTLIGHT_PILOT_LIGHT", "off")
+    [result] = json.loads(call("simulate", *IRIS, *GIVEN[:2], *options, "-o", "json").out)["simulations"]
+    assert set(result["starts"]) == {"process"}
+
+
 def test_several_documents_are_told_apart_by_their_files(call: Call, tmp_path: Path) -> None:
     other = tmp_path / "warm.yaml"
     other.write_text(Path("examples/services/iris.yaml").read_text().replace("minReplicas: 0", "minReplicas: 1"))

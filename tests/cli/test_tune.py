@@ -91,3 +91,11 @@ def test_the_lower_bound_the_target_and_the_window_are_searched_by_default(call:
     searched = {path for each in points for path in each["variant"]}
     window = 'metadata.annotations["autoscaling.knative.dev/window"]'
     assert searched == {"spec.predictor.minReplicas", "spec.predictor.scaleTarget", window}
+
+
+def test_what_was_tried_is_drawn(call: Call, document: Path, tmp_path: Path) -> None:
+    page = tmp_path / "tried.html"
+    done = call("tune", "-f", str(document), *GIVEN, "--slo", "p99<1s", "--plot", str(page))
+    assert (done.code, f"drawn: {page}" in done.err) == (0, True), done.err
+    assert "Pareto front" in page.read_text()
+    assert "minReplicas=2" in page.read_text()

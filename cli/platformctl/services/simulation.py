@@ -1,6 +1,6 @@
 """Simulations of documents for `simulate` and `tune`: their options, the variants, the trace and the profile."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from pilotlight.simulation.service_times import STARTS, Profile, Start, read_pro
 from pilotlight.simulation.simulate import simulate
 from pilotlight.simulation.trace import CountTrace, Trace
 from pilotlight.simulation.variants import Axis, Variant, label, parse_axis, variants
-from platformctl import options, targets
+from platformctl import options, output, targets
 
 if TYPE_CHECKING:
     from pilotlight.plan.types import Plan
@@ -61,7 +61,7 @@ OPTIONS: Final = (
         "--cold-start", multiple=True, metavar="[KIND=]DURATION",
         help=f"Time to start a replica: 4s, parked=300ms; kinds are {', '.join(STARTS)}; repeatable.",
     ),
-    click.option("--start", type=click.Choice(STARTS[:2]), help="How replicas start (default: process)."),
+    click.option("--start", type=click.Choice(STARTS[:2]), help="How replicas start (default: as on the target)."),
     click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs there are; more replicas have to wait."),
     click.option("--component", default="", metavar="NAME", help="Component to simulate (default: the predictor)."),
     click.option(
@@ -126,16 +126,28 @@ class Study:
         manifests = planned.manifests()
         own = dict(variant)
         devices = int(own["gpus"]) if "gpus" in own else self.choices.gpus
-        start: Start = own.get("start") or self.choices.start or "process"  # type: ignore[assignment]
+        chosen_start: Start | None = own.get("start") or self.choices.start  # type: ignore[assignment]
         found = [
             scenario_of(plan, manifests, embedded=embedded, component=self.choices.component)
             for plan in planned.plans
         ]  # fmt: skip
+        forks = chosen.names_target and chosen.target == "local" and self.knows_pilot_light
         name = f"{Path(file).name} " if len(self.document_options.files) > 1 else ""
         return [
-            replace(each, name=f"{name}{each.name} {label(variant)}".strip(), devices=devices, start=start)
+            replace(
+                each, name=f"{name}{each.name} {label(variant)}".strip(), devices=devices,
+                start=chosen_start or ("pilot-light" if forks and each.is_pilotlight else "process"),
+            )
             for each in found
-        ]
+        ]  # fmt: skip
+
+    @property
+    def knows_pilot_light(self) -> bool:
+        """Whether the platform of this machine forks replicas, as far as the profile has cold starts of both kinds."""
+        from pilotlight.targets.local.supervisor.forkserver_client import forks_replicas
+
+        known = self.profile.cold_starts
+        return forks_replicas() and (not known or "pilot-light" in known)
 
     def plan_of(self, file: str) -> "Plan":
         return plan_quietly(replace(self.document_options, files=(file,))).plans[0]
@@ -251,6 +263,20 @@ def summary(result: Simulation) -> Iterator[tuple[str, str]]:
             f"{result.attainment(result.slo_seconds):.3%} of the requests within {time_text(result.slo_seconds)}",
         )
     yield "method", result.method
+
+
+def plot_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=help_text)
+
+
+def draw(results: Sequence[Simulation], plot: Path | None) -> None:
+    """Write the picture of --plot, if it is given."""
+    if plot is None:
+        return
+    from pilotlight.simulation.plot import write_plot
+
+    write_plot(results, plot)
+    output.note(f"drawn: {plot}")
 
 
 def as_json(variant: Variant, result: Simulation) -> dict[str, Any]:

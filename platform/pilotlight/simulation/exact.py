@@ -32,7 +32,7 @@ from pilotlight.simulation.stations import (
     Station,
 )
 from pilotlight.simulation.trace import Trace
-from pilotlight.simulation.trigger_metrics import TriggerMetrics
+from pilotlight.simulation.trigger_metrics import LlmLoad, TriggerMetrics
 from pilotlight.simulation.virtual_clock import VirtualClock
 
 TICK_S: Final = 1.0  # of the gateway's reports
@@ -112,13 +112,14 @@ class ExactEngine:
         )  # fmt: skip
         clock = self.clock
         self.backend = LiveBackend(key, self._config, self._on_wake, lambda: clock.now, BufferBudget())
-        self.metrics = TriggerMetrics(scenario, trace.start)
+        self._is_llm = profile.service_times.llm is not None
+        self._first_tokens = 0  # that a scrape has had
+        self.metrics = TriggerMetrics(scenario, trace.start, self._llm_load if self._is_llm else None)
         self.replica_set = ReplicaSet(
             scenario, profile, self.end, rng, clock, self._on_ready, self._on_retire, self.metrics.values
         )
         self._ticking = False
         self._remaining = trace.requests
-        self._is_llm = profile.service_times.llm is not None
         self.Request = type("Request", (Request,), {"engine": self, "key": key, "__slots__": ()})
 
     def run(self) -> Simulation:
@@ -175,6 +176,17 @@ class ExactEngine:
             self.clock.at(now + TICK_S, self._tick)
         else:
             self._ticking = False
+
+    def _llm_load(self, now: float) -> LlmLoad:
+        stations = [each.station for each in self.serving.values() if isinstance(each.station, LlmStation)]
+        held: Any = self.backend.waiting
+        waiting = sum(request.input_tokens for request in held) + sum(each.tokens_waiting for each in stations)
+        first = self.recording.first_token[self._first_tokens :]
+        self._first_tokens += len(first)
+        rates = self.profile.service_times.llm
+        known = rates is not None and rates.kv_cache_tokens and stations
+        cache = sum(each.cache_usage(now) for each in stations) / len(stations) if known else None
+        return LlmLoad(waiting, first, cache)
 
     def _on_wake(self, wake: Wake) -> None:
         self._resume(self.clock.now)

@@ -45,11 +45,14 @@ class LatencyHistogram:
         return float(self._sums.sum()) / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """Return the duration that `share` of the requests do not exceed; 0 without requests."""
+        """Return the quantile, linear between the two nearest requests as numpy's; 0 without requests."""
         if not self.count:
             return 0.0
-        index = int(np.searchsorted(np.cumsum(self.counts), max(1, np.ceil(share * self.count))))
-        return float(self._sums[index] / self.counts[index])
+        rank = share * (self.count - 1)
+        number = np.cumsum(self.counts)
+        low, high = (int(np.searchsorted(number, edge + 1)) for edge in (np.floor(rank), np.ceil(rank)))
+        before, after = (float(self._sums[index] / self.counts[index]) for index in (low, high))
+        return before + (after - before) * (rank % 1)
 
     def share_below(self, seconds: float) -> float:
         """Return the share of requests that took at most so long."""
@@ -157,8 +160,8 @@ class Simulation:
     def _held_quantile(self, share: float) -> float:
         """Return the quantile over all answered requests; those that did not wait were held for 0 s."""
         free = self.latency.count - self.held.count
-        rank = share * self.latency.count - free
-        return self.held.quantile(rank / self.held.count) if rank > 0 and self.held.count else 0.0
+        rank = share * (self.latency.count - 1) - free
+        return self.held.quantile(rank / max(1, self.held.count - 1)) if rank >= 0 and self.held.count else 0.0
 
     def to_dict(self) -> dict[str, Json]:
         parts = {"held": self.held, "queued": self.queued, "served": self.served}

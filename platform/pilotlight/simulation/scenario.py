@@ -44,6 +44,7 @@ class Scenario:
     gpus: int = 0  # per replica
     cpus: float = 0.0
     parks: bool = False
+    is_pilotlight: bool = False  # our predictor, which a pilot light can fork
     start: Start = "process"
     devices: int | None = None  # GPUs there are; None: as many as replicas need
     notes: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ def _with_resources(scenario: Scenario, workload: Workload) -> Scenario:
     cpus = sum(float(parse_quantity(str(_cpu(each))) or 0) for each in containers) * workload.group_size
     variables = {env.get("name"): env.get("value") for each in containers for env in each.get("env") or ()}
     parks = str(variables.get(ENV_PARK_MEMORY) or "0") not in ("0", "0%")
-    return replace(scenario, gpus=gpus, cpus=cpus, parks=parks)
+    return replace(scenario, gpus=gpus, cpus=cpus, parks=parks, is_pilotlight=workload.is_pilotlight)
 
 
 def _cpu(container: Mapping[str, Json]) -> Json:

@@ -41,6 +41,10 @@ class Station(Protocol):
     def running(self) -> float:
         """Share of the replica's capacity in use."""
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait in the replica."""
+
     def submit(self, request: Any, now: float) -> None: ...
 
 
@@ -57,6 +61,10 @@ class FifoStation:
     @property
     def running(self) -> float:
         return self._busy / self._parallel
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
 
     def submit(self, request: Any, now: float) -> None:
         if self._busy < self._parallel:
@@ -100,6 +108,10 @@ class BatchStation:
     @property
     def running(self) -> float:
         return self._busy / self._times.parallel
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
 
     def submit(self, request: Any, now: float) -> None:
         if self._limit and len(self._queue) >= self._limit:
@@ -162,6 +174,10 @@ class SharedStation:
     def running(self) -> float:
         return min(1.0, len(self._requests) / max(self._means))
 
+    @property
+    def queued(self) -> int:
+        return 0
+
     def submit(self, request: Any, now: float) -> None:
         self._advance(now)
         request.started_at = now
@@ -218,6 +234,26 @@ class LlmStation:
     @property
     def running(self) -> float:
         return float(bool(self._decoding or self._prefilling))
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def tokens_waiting(self) -> int:
+        """Tokens of prompts without a first token."""
+        waiting = (*self._queue, self._prefilling) if self._prefilling is not None else self._queue
+        return sum(request.input_tokens for request in waiting)
+
+    def cache_usage(self, now: float) -> float:
+        """Return the share of the KV cache that holds prompts and decoded tokens; 0 if it has no limit."""
+        if not self._rates.kv_cache_tokens:
+            return 0.0
+        self._advance(now)
+        # A request ends at `until` decoded tokens; those it still lacks are reserved, but hold nothing.
+        missing = sum(until - self._tokens for until, _, _ in self._decoding)
+        missing += self._prefilling.output_tokens if self._prefilling is not None else 0
+        return max(0.0, self._cache - missing) / self._rates.kv_cache_tokens
 
     def submit(self, request: Any, now: float) -> None:
         needed = request.input_tokens + request.output_tokens

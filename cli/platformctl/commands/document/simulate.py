@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     "--assert", "asserts", multiple=True, metavar="CONDITION",
     help="Exit code 1 unless it holds: 'p99<2s', 'cost<10', 'failed_share<1%'; repeatable.",
 )  # fmt: skip
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Draw the result: .svg, .png or .html; several are compared by cost and p99.",
-)  # fmt: skip
+@simulation.plot_option("Draw the result: .svg, .png or .html; several are compared by cost and p99.")
 @output.formats("table", "json")
 def simulate(
     document_options: options.DocumentOptions, simulation_options: SimulationOptions, asserts: tuple[str, ...],
@@ -41,11 +38,7 @@ def simulate(
     study = Study.of(document_options, simulation_options)
     results = list(study.run(study.axes()))
     output.data({"simulations": [simulation.as_json(*each) for each in results]}, lines([each for _, each in results]))
-    if plot is not None:
-        from pilotlight.simulation.plot import write_plot
-
-        write_plot([each for _, each in results], plot)
-        output.note(f"drawn: {plot}")
+    simulation.draw([each for _, each in results], plot)
     for sentence in dict.fromkeys(note for _, each in results for note in each.assumptions):
         output.note(f"assumed: {sentence}")
     problems = [

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     help="What the settings save (default: GPU-hours, else replica-seconds).",
 )
 @click.option("--write", is_flag=True, help="Write the proposed settings into the document.")
+@simulation.plot_option("Draw what was tried by cost and p99: .svg, .png or .html.")
 @output.formats("table", "json")
 def tune(
     document_options: options.DocumentOptions, simulation_options: SimulationOptions, minimize: Minimized | None,
-    write: bool,
+    write: bool, plot: Path | None,
 ) -> int:  # fmt: skip
     """Find the settings of a document that meet --slo for a trace at the least cost, and show what was tried.
 
@@ -59,6 +60,7 @@ def tune(
         axes, lambda variant: study.simulate(study.scenarios(file, variant)[0], variant), objective, minimized
     )  # fmt: skip
     output.data(as_json(proposal, minimized), [*lines(proposal, objective.figure, minimized)])
+    simulation.draw([point.result for point in proposal.points], plot)
     if not proposal.best.meets:
         output.error(f"nothing that was tried meets {objective.text}; the nearest has {proposal.best.figure:.3g} s")
         return 1

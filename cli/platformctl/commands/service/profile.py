@@ -65,7 +65,7 @@ def profile(
     if seconds <= 0:
         raise UsageError(f"--seconds is {seconds:g}, must be more than 0")
     if file is not None:
-        from platformctl.services import profile_file
+        from platformctl.profiles import profile_file
 
         options = profile_file.MeasurementOptions(file, document, data, concurrency, cold_starts, seconds)
         if from_metrics and name is not None:

@@ -1,7 +1,7 @@
 """Approximate simulation of long traces, step by step: autoscaler and replicas as they are, requests in bulk.
 
-Within a step of two seconds all requests of a bucket arrive at random, and one queue feeds all replicas: the choice of
-the least loaded replica and the queues inside replicas fall together. Memory does not grow with the requests.
+Within a step of two seconds all requests of a bucket arrive at random. One queue feeds all replicas, but for requests
+that queue in replicas (replica_queues.py). Memory does not grow with the requests.
 """
 
 from collections import Counter
@@ -12,12 +12,14 @@ from math import ceil
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.simulation.approximation.block import NONE, Block, blocks
 from pilotlight.simulation.approximation.mean_latencies import alone, latencies_by_concurrency, service_times_of
 from pilotlight.simulation.approximation.recorder import Recorder
+from pilotlight.simulation.approximation.replica_queues import ReplicaQueues
 from pilotlight.simulation.replica_set import ReplicaSet, SimulatedReplica
 from pilotlight.simulation.result import Simulation
 from pilotlight.simulation.scenario import Scenario
@@ -49,6 +51,9 @@ class ApproximateEngine:
         parallel = profile.service_times.parallel
         self._slots = min(parallel, scenario.concurrency or parallel)
         self._free: list[float] = []  # a heap of when each slot of a ready replica is free
+        in_replicas = not (scenario.concurrency or self._latencies)
+        limits = scenario.queue_limit, scenario.timeout_s
+        self._queues = ReplicaQueues(self._slots, *limits) if in_replicas else None
         self._busy: list[float] = []  # when each request in flight is complete, if they slow each other down
         self._ready = 0
         seconds = ceil(self.end) + 2 * self._step_s
@@ -56,6 +61,7 @@ class ApproximateEngine:
         self._completed_area = np.zeros(seconds + KEEP_S)  # what is left of that second after them
         self._in_system = 0.0
         self._span = self._step_s
+        self._answered: NDArray[np.bool_] | None = None  # of the last requests served; None: all
         self._retiring: list[SimulatedReplica] | None = None  # while decisions are made ahead of the requests
         self.metrics = TriggerMetrics(scenario, trace.start)
         self.replica_set = ReplicaSet(
@@ -67,6 +73,10 @@ class ApproximateEngine:
     @property
     def running(self) -> float:
         return min(1.0, self._in_system / max(1, self._ready * self._slots))
+
+    @property
+    def queued(self) -> int:
+        return 0 if self.scenario.concurrency else max(0, round(self._in_system) - self._ready * self._slots)
 
     @property
     def station(self) -> "ApproximateEngine":
@@ -105,6 +115,7 @@ class ApproximateEngine:
         free, busy = self._free.copy(), self._busy.copy()
         arrivals, times = block.of(end)
         starts, taken = self._serve(arrivals, times, at, end)
+        answered = self._answered
         if end - at > self._step_s and starts.size < arrivals.size:
             self._free, self._busy, self._span = free, busy, self._step_s
             return at
@@ -119,7 +130,7 @@ class ApproximateEngine:
         for replica in retired:
             self._on_retire(replica, stop)
         if starts.size:
-            self._count(arrivals[: starts.size], starts, taken)
+            self._count(arrivals[: starts.size], starts, taken, answered)
         block.low += starts.size
         if starts.size < arrivals.size:
             block.keep(*self._reject(arrivals[starts.size :], stop), stop)
@@ -128,7 +139,13 @@ class ApproximateEngine:
     def _next_span(self, at: int, waiting: bool) -> int:
         """Return how many seconds to serve at once: one step while requests wait or replicas start."""
         heap = self.clock.heap
-        if waiting or not self._ready or self.metrics.used or (heap and heap[0][0] <= at + self._span):
+        if (
+            waiting
+            or not self._ready
+            or self._queues is not None
+            or self.metrics.used
+            or (heap and heap[0][0] <= at + self._span)
+        ):
             return self._step_s
         return self._span
 
@@ -151,6 +168,10 @@ class ApproximateEngine:
             if not self._ready:
                 return NONE, NONE
         self._run_events(end)  # slots of replicas that become ready within the step are free from then on
+        if self._queues is not None:
+            served = self._queues.serve(arrivals.tolist(), times.tolist(), self.failures)
+            self._answered = served[2]
+            return served[:2]
         if not self._free:
             return NONE, NONE
         if self._latencies:
@@ -232,9 +253,12 @@ class ApproximateEngine:
         self._in_system -= expired + full
         return expired, full
 
-    def _count(self, arrivals: Floats, starts: Floats, times: Floats) -> None:
+    def _count(self, arrivals: Floats, starts: Floats, times: Floats, answered: NDArray[np.bool_] | None) -> None:
         """Count the completions of requests that started, by second."""
-        self.recording.add(arrivals, starts, times)
+        if answered is None or answered.all():
+            self.recording.add(arrivals, starts, times)
+        elif answered.any():
+            self.recording.add(arrivals[answered], starts[answered], times[answered])
         completed = starts + times
         second = completed.astype(np.int64)
         base = int(second.min())
@@ -298,6 +322,9 @@ class ApproximateEngine:
 
     def _on_ready(self, replica: SimulatedReplica, now: float) -> None:
         self._ready += 1
+        if self._queues is not None:
+            self._queues.add(replica.id, now)
+            return
         for _ in range(self._slots):
             heappush(self._free, now)
 
@@ -307,6 +334,9 @@ class ApproximateEngine:
             self._retiring.append(replica)
             return
         self._ready -= 1
+        if self._queues is not None:
+            self.clock.at(max(now, self._queues.remove(replica.id)), self._drained, replica)
+            return
         removed = self._free[-self._slots :]
         del self._free[-self._slots :]
         heapify(self._free)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.sdk import verbs
-from pilotlight.simulation.service_times import Profile
+from pilotlight.simulation.service_times import LlmRates, Profile, ServiceTimes, Start
 from platformctl import output
-from platformctl.services import profile_measurement as measurement
-from platformctl.services.profile_measurement import Level, Measured
+from platformctl.profiles import llm_measurement
+from platformctl.profiles import profile_measurement as measurement
+from platformctl.profiles.profile_measurement import Level, Measured, Request
 from platformctl.targets import EMBEDDED, Gateway, ServiceOptions
 
 if TYPE_CHECKING:
@@ -87,7 +88,16 @@ def _measured(
     progress: output.ProgressLog,
 ) -> Profile:  # fmt: skip
     """Measure concurrency, batches and cold starts of the copy, in this order: it ends at zero."""
-    deployed, batching = measurement.newest(target.status(copy)), measured.batching()
+    with target.open_route(target.status(copy)) as route:
+        model = llm_measurement.LanguageModel(route.url, route.headers)
+        if model.find():
+            page = measured.gateway.request("GET", "/metrics").body.decode(errors="replace")
+            rates = llm_measurement.rates(model, levels, options.seconds, lambda what: progress.log("Measuring", what))
+            cache, most = llm_measurement.kv_cache_tokens(page), measured.max_sequences() or rates.max_batch
+            rates = replace(rates, kv_cache_tokens=cache, max_batch=most)
+            starts = _cold_starts(target, copy, measured, model.request(), options.cold_starts, progress)
+            return Profile(ServiceTimes(llm=rates), measurement.grouped(starts), "", utc_now())
+    batching = measured.batching()
     with target.open_route(target.status(copy)) as route:
         single = measured.request()
         measurement.load(route.url, route.headers, single, 1, 0.0)  # the first request is not like the others
@@ -99,15 +109,23 @@ def _measured(
         by_concurrency = {clients: level(clients, 1) for clients in levels}
         sizes = [size for size in BATCHES if size <= batching.max_batch]
         by_batch = {size: level(1, size) for size in sizes}
-    starts = []
-    for number in range(options.cold_starts):
-        progress.log("Measuring", f"cold start {number + 1} of {options.cold_starts}")
-        starts.append(measurement.cold_start(target, copy, measured, single))
+    starts = _cold_starts(target, copy, measured, single, options.cold_starts, progress)
+    times = measurement.service_times(by_concurrency, by_batch, batching)
+    return Profile(times, measurement.grouped(starts), "", utc_now())
+
+
+def _cold_starts(
+    target: "Target", copy: "Key", measured: Measured, request: Request, count: int, progress: output.ProgressLog
+) -> list[tuple[Start, dict[str, float]]]:
+    """Measure so many, and add the one of the deploy if it is of a kind of its own."""
+    deployed, starts = measurement.newest(target.status(copy)), []
+    for number in range(count):
+        progress.log("Measuring", f"cold start {number + 1} of {count}")
+        starts.append(measurement.cold_start(target, copy, measured, request))
     kind = measurement.start_kind(deployed)
     if kind not in {each for each, _ in starts} and deployed.cold_start:
         starts.append((kind, measurement.phases_of(deployed.cold_start, 0.0)))
-    times = measurement.service_times(by_concurrency, by_batch, batching)
-    return Profile(times, measurement.grouped(starts), "", utc_now())
+    return starts
 
 
 def write_from_metrics(service_options: ServiceOptions, name: str, file: Path) -> None:
@@ -123,7 +141,9 @@ def write(profile: Profile, file: Path) -> None:
     except OSError as error:
         raise PlatformError(f"{file} cannot be written: {error.strerror}") from error
     rows = [("LEVEL", "SAMPLES", "P50", "P99"), *rows_of(profile)]
-    output.data(profile.to_dict(), output.columns(rows, indent=""))
+    rates = profile.service_times.llm
+    lines = [*output.columns(rows, indent=""), *(output.columns(rate_rows(rates), indent="") if rates else ())]
+    output.data(profile.to_dict(), lines)
     output.note(f"written to {file}; platformctl simulate --profile {shlex.quote(str(file))} uses it")
 
 
@@ -134,6 +154,12 @@ def rows_of(profile: Profile) -> list[tuple[str, str, str, str]]:
     levels |= {f"batch of {size}": samples for size, samples in times.by_batch.items()}
     levels |= {f"cold start, {kind}": start.totals for kind, start in profile.cold_starts.items()}
     return [(name, str(len(samples)), *_quantiles(sorted(samples))) for name, samples in levels.items() if samples]
+
+
+def rate_rows(rates: LlmRates) -> list[tuple[str, str]]:
+    rows = [("prompts", f"{rates.prefill_tokens_s:.4g} tokens/s")]
+    rows += [(f"{size} streams", f"{rate:.4g} tokens/s") for size, rate in rates.decode_tokens_s.items()]
+    return [*rows, ("KV cache", f"{rates.kv_cache_tokens} tokens" if rates.kv_cache_tokens else "size not known")]
 
 
 def _quantiles(ordered: Sequence[float]) -> tuple[str, str]:

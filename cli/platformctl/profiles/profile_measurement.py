@@ -26,6 +26,7 @@ from platformctl.targets import Gateway
 
 MAX_SAMPLES: Final = 200  # of a level in the file: quantiles, so that the tail is in it
 SATURATED: Final = 1.15  # more concurrency raises the throughput of a saturated replica by less
+DEFAULT_SEQUENCES: Final = 32  # of the text backend without MAX_SEQUENCES
 POLL_S: Final = 0.1
 PATIENCE_S: Final = 60.0
 REQUEST_TIMEOUT_S: Final = 60.0
@@ -71,6 +72,14 @@ class Measured(NamedTuple):
             return Batching(instances=instances)
         delay_us = int(config["dynamic_batching"].get("max_queue_delay_microseconds", 0))
         return Batching(int(config["max_batch_size"]), delay_us / 1e6, instances)
+
+    def max_sequences(self) -> int:
+        """Return how many answers our own text backend writes at a time; 0: the server is another engine."""
+        try:
+            parameters = self._get("/config").get("parameters") or {}
+        except PlatformError:
+            return 0
+        return int((parameters.get("MAX_SEQUENCES") or {}).get("string_value", DEFAULT_SEQUENCES))
 
     def _get(self, suffix: str) -> dict[str, Json]:
         reply = self.gateway.request("GET", f"/v2/models/{quote(self.model, safe='')}{suffix}", timeout=PATIENCE_S)

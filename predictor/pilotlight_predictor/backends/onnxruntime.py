@@ -30,7 +30,7 @@ SPINNING: Final = "session.intra_op.allow_spinning"
 _BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
 _IR_VERSION: Final = r"Unsupported model IR version: \d+, max supported IR version: (\d+)"
 _SOURCE: Final = r"failed:/\S+:\d+ .*?\) (?=[A-Z])"  # file, line and signature of the C++ function that failed
-_MISFIT: Final = r"(?is)while running \w+ node.*(broadcast|dimension|shape|axis|out of)"
+_MISFIT: Final = r"(?is)while running \w+ node.*(broadcast|dimension|shape|axis|out of|unknown category)"
 
 
 class OnnxInstance(TensorInstance):
@@ -191,7 +191,7 @@ def _client_error(error: Exception) -> BadRequest | None:
     """Return a BadRequest if the input does not fit the graph; None for other failures.
 
     onnxruntime raises InvalidArgument for that, or a failure in an operator, recognisable by its text only, if dynamic
-    sizes do not fit together.
+    sizes do not fit together or an encoder does not know a value.
     """
     if isinstance(error, UnicodeDecodeError):
         return BadRequest("a BYTES input is not UTF-8, which ONNX strings must be")

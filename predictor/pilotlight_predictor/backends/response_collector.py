@@ -7,7 +7,7 @@ from pilotlight_predictor.backends.base import Answer, DecoupledInstance
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.errors import LoadFailed
 
-FIRST_ANSWER_TIMEOUT_S: Final = 30.0  # of a warm-up
+FIRST_ANSWER_TIMEOUT_S: Final = 120.0  # of a warm-up: a language model on a few busy cores takes a minute
 
 
 class ResponseCollector:
@@ -43,5 +43,5 @@ def run_warmup(instance: DecoupledInstance, request: InferRequest) -> Answer:
     responded = collector.answered.wait(FIRST_ANSWER_TIMEOUT_S)
     request.cancelled = True
     if not responded:
-        return LoadFailed(f"no response within {FIRST_ANSWER_TIMEOUT_S:g} s")
+        return LoadFailed(f"no response within {FIRST_ANSWER_TIMEOUT_S:g} s: it hangs, or is too slow on this machine")
     return collector.answers[0] if collector.answers else {}

@@ -26,8 +26,8 @@ from pilotlight_predictor.repository.model_config import ModelConfig, Warmup, Wa
 SHORT: Final = 4096  # bytes of a request that stays in memory as an example
 EXAMPLE_FILE: Final = "example.json"
 REMEDY: Final = (
-    "fix the model, set an example request (model.example, or example.json in its folder), or turn off the warm-up "
-    "(model.warmup: none); predictor options: --example FILE, --warmup none"
+    "fix the model, or put a request that it accepts into example.json in its folder, or turn the warm-up off: "
+    "--set spec.predictor.model.warmup=none (deploy) or --warmup none (serve)"
 )
 DECLARATION: Final = "correct them (INPUTS in model.py, or config.pbtxt)"
 

@@ -205,6 +205,8 @@ def decode_predict(
     form, several = ROWS if by_rows else COLUMNS, max(len(specs), len(columns)) > 1
     for name, values in columns.items():
         where = f"{form}['{name}']" if several else form
+        if by_rows and known and known[name].shape == (-1, 1) and not any(isinstance(each, list) for each in values):
+            values = [[each] for each in values]  # rows of a column
         inputs[name] = to_tensor(where, known[name].datatype if known else datatype_of_json(values), values)
     lone = by_rows and bool(known) and not batched and _remove_instance(model, inputs, known)
     return DecodedPredict(InferRequest(model, inputs, version), by_rows, lone)

@@ -10,7 +10,7 @@ from tests.onnx_models import write_identity
 
 from pilotlight_predictor.backends import onnxruntime as backends_onnxruntime
 from pilotlight_predictor.backends.base import Device
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 
 @pytest.fixture
@@ -82,6 +82,23 @@ def test_a_newer_ir_version_is_told_in_one_line_with_the_version_to_set(model: P
     assert "; set model.ir_version = " in message
     assert "onnx.helper.make_model(..., ir_version=" in message
     assert not any(internal in message for internal in ("\n", ".cc:", "onnxruntime::"))
+
+
+def test_a_category_that_the_encoder_does_not_know_is_the_clients_mistake(tmp_path: Path, spec: Any, ask: Any) -> None:
+    from onnx import TensorProto, helper, save
+
+    node = helper.make_node(
+        "OneHotEncoder", ["plan"], ["y"], domain="ai.onnx.ml", cats_strings=["free", "pro"], zeros=0
+    )
+    plan = helper.make_tensor_value_info("plan", TensorProto.STRING, ["n", 1])
+    graph = helper.make_graph([node], "g", [plan], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    save(helper.make_model(graph, opset_imports=versions, ir_version=10), tmp_path / "model.onnx")
+    instance = backends_onnxruntime.load(spec(tmp_path / "model.onnx"))
+    (known,) = instance.execute([ask(plan=np.array([[b"pro"]], object))])
+    assert known["y"].array.ravel().tolist() == [0, 1]
+    with pytest.raises(BadRequest, match=r"the model rejects the input: .*Unknown Category"):
+        instance.execute([ask(plan=np.array([[b""]], object))])
 
 
 def test_a_file_that_is_no_onnx_is_told(tmp_path: Path, spec: Any) -> None:

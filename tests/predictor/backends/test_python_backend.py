@@ -288,6 +288,10 @@ def test_strings_and_bf16_look_natural(run: Any, config: Any) -> None:
             "WORDS = open('stop.txt')",
             r"FileNotFoundError: .*Path\(__file__\)\.parent / .stop\.txt. is the file",
         ),
+        (
+            "class Model:\n    def __init__(self, path): pass\n    def predict(self, x): return x",
+            r"Model needs arguments \(path\), and is made without any: give them defaults, or load files",
+        ),
         ("def predict(: pass", r"model\.py is not valid Python"),
     ],
 )
@@ -311,6 +315,22 @@ def test_the_only_class_with_a_method_of_a_model_is_served_whatever_its_name(run
 def test_a_configuration_with_other_inputs_is_refused(source: Any, spec: Any, config: Any) -> None:
     with pytest.raises(LoadFailed, match="lists the inputs image, but predict takes x"):
         backend.load(spec(source("def predict(x): return x"), config({"image": ("FP32", (1,))})))
+
+
+@pytest.mark.parametrize("served", ["def predict(y): return y", "class Scorer:\n    def predict(self, y): return y"])
+def test_declared_inputs_that_lack_an_argument_are_refused(served: str, source: Any, spec: Any) -> None:
+    with pytest.raises(LoadFailed, match=r"predict takes y, but the declared inputs .* are x: argument names must be"):
+        backend.load(spec(source(f"INPUTS = {{'x': ('FP32', [-1])}}\n{served}")))
+
+
+def test_a_method_that_does_not_serve_may_take_anything(run: Any) -> None:
+    text = """
+INPUTS = {"x": ("FP64", [-1])}
+class Scorer:
+    def execute(self, inputs): return {"y": self.predict(inputs["x"])}
+    def predict(self, rows): return rows + 1
+"""
+    assert run(text, x=np.array([1.0]))["y"].array.tolist() == [2.0]
 
 
 TWO = """
@@ -417,6 +437,18 @@ def test_arguments_annotated_as_text_are_inputs_and_get_text(source: Any, spec: 
     listed = backend.load(spec(source("def predict(texts: list[str]): return [len(each) for each in texts]")))
     assert listed.inputs == (TensorSpec("texts", "BYTES", (-1,)),)
     assert listed.execute([ask(texts=several)])[0]["output"].array.tolist() == [1, 1]
+
+
+def test_a_number_beside_a_text_is_an_input_of_one_value(source: Any, spec: Any, ask: Any) -> None:
+    text = "def predict(text: str, n: int, loud: bool = False): return text.upper() * n if loud else text * n"
+    instance = backend.load(spec(source(text)))
+    assert [(each.name, each.datatype, each.shape, each.optional) for each in instance.inputs] == [
+        ("text", "BYTES", (1,), False), ("n", "INT64", (1,), False), ("loud", "BOOL", (1,), True),
+    ]  # fmt: skip
+    given = {"text": np.array([b"a"], object), "n": np.array([2])}
+    answers = instance.execute([ask(**given), ask(**given, loud=np.array([True])), ask(**{**given, "n": np.ones(2)})])
+    assert [each["output"].array.item() for each in answers[:2]] == [b"aa", b"AA"]
+    assert str(answers[2]) == "input 'n' has 2 values, must be one int"
 
 
 def test_arguments_that_are_not_all_text_declare_nothing(source: Any, spec: Any, ask: Any) -> None:

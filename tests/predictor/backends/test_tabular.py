@@ -159,7 +159,7 @@ def test_a_column_transformer_gets_a_data_frame_with_its_strings(tmp_path: Path,
     assert answer(instance, city=[b"Rome", b"Bern"], age=[30, 20]) == {"predict": [b"yes", b"no"]}
     assert answer(instance, city=[[b"Rome"]], age=[[30.0]]) == {"predict": [b"yes"]}
     decoded = decode_predict("m", 1, {"instances": [{"age": True, "city": "Rome"}]}, instance.inputs, batched=True)
-    assert decoded.request.inputs["age"].array.tolist() == [1.0]
+    assert decoded.request.inputs["age"].array.tolist() == [[1.0]]
     expected = answer(instance, city=[b"Rome"], age=[1.0])["predict"]
     assert instance.execute([decoded.request])[0]["predict"].array.tolist() == expected
     with pytest.raises(BadRequest, match="column 'city' is INT64, expected BYTES"):

@@ -113,13 +113,14 @@ def checkpoint(form: str, weights: dict[str, Any]) -> Any:
         "state_dict": {"state_dict": weights, "epoch": 3},
         "model_state_dict": {"epoch": 3, "model_state_dict": weights, "optimizer_state_dict": {"lr": 1.0}, "loss": 0.1},
         "model": {"model": weights, "epoch": 3},
+        "own name": {"net": weights, "optimizer": {"state": {0: {"step": torch.ones(1)}}, "lr": 0.1}, "epoch": 3},
         "module.": renamed,
         "model.": {"state_dict": {**renamed, "loss.weight": torch.ones(2)}, "pytorch-lightning_version": "2.6"},
     }[form]
 
 
 @pytest.mark.parametrize("name", ["model.pt", "model.pth", "last.ckpt"])
-@pytest.mark.parametrize("form", ["plain", "state_dict", "model_state_dict", "model", "module.", "model."])
+@pytest.mark.parametrize("form", ["plain", "state_dict", "model_state_dict", "model", "own name", "module.", "model."])
 def test_a_state_dict_fills_the_module(net: tuple[Path, Any, Any], spec: Any, name: str, form: str) -> None:
     folder, module, expected = net
     torch.save(checkpoint(form, module.state_dict()), folder / name)
@@ -206,7 +207,9 @@ def test_weights_beside_a_module_in_another_file_ask_to_rename_it(tmp_path: Path
     (tmp_path / "broken.py").write_text("def")
     (tmp_path / "net.py").write_text("import torch\nclass Net(torch.nn.Module): ...\n")
     torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
-    with pytest.raises(LoadFailed, match=r"holds only weights: net\.py defines Net: rename it to model\.py"):
+    with pytest.raises(
+        LoadFailed, match=r"holds only weights: net\.py defines Net: if it is that class, put it with its imports"
+    ):
         backend.load(spec(tmp_path / "model.pt"))
 
 

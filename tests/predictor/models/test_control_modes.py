@@ -102,9 +102,11 @@ def test_a_star_loads_everything_and_an_unknown_name_leaves_the_server_unready(t
         write_times(tmp_path, "b", 3)
         house = await House(tmp_path, mode="explicit", model={"load_models": ("*",)}).start()
         assert set(house.states().values()) == {"READY"}
-        house = await House(tmp_path, mode="explicit", model={"load_models": ("a", "ghost")}).start()
-        assert await house.ask("a") == 2
-        assert house.server.readiness().reason == "model 'ghost': 'ghost' is not in the repository"
+        for strict in (False, True):
+            server, model = {"strict_readiness": strict}, {"load_models": ("a", "ghost")}
+            house = await House(tmp_path, mode="explicit", model=model, server=server).start()
+            assert await house.ask("a") == 2
+            assert house.server.readiness().reason == "model 'ghost': 'ghost' is not in the repository"
 
     play(scene())
 

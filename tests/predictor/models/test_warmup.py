@@ -72,8 +72,8 @@ def test_a_model_that_raises_for_zeros_is_not_ready_and_its_last_line_and_place_
         readiness = house.server.readiness()
         assert not readiness.ready
         assert readiness.reason.startswith("model 'm': warm-up failed (zeros): KeyError: 'no such row' (1/model.py:5)")
-        assert "(model.example, or example.json in its folder)" in readiness.reason
-        assert "(model.warmup: none); predictor options: --example FILE" in readiness.reason
+        assert "put a request that it accepts into example.json in its folder" in readiness.reason
+        assert "--set spec.predictor.model.warmup=none (deploy) or --warmup none (serve)" in readiness.reason
 
     play(scene())
     (raised,) = [record.exc_info for record in caplog.records if record.exc_info]

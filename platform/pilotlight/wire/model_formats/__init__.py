@@ -21,9 +21,10 @@ from pilotlight.wire.model_formats.table import (
     canonical_name,
     find_format,
 )
+from pilotlight.wire.model_formats.torch_weights import holds_only_weights, missing_module
 
 __all__ = [
     "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name",
-    "canonical_name", "detect", "detect_file", "find_format", "huggingface_config", "huggingface_phrase",
-    "is_exported_program", "mlserver_format", "only_model", "read_settings",
+    "canonical_name", "detect", "detect_file", "find_format", "holds_only_weights", "huggingface_config",
+    "huggingface_phrase", "is_exported_program", "missing_module", "mlserver_format", "only_model", "read_settings",
 ]  # fmt: skip

@@ -16,6 +16,8 @@ _MAX_CODE: Final = 1 << 20
 _MAX_JSON: Final = 64 << 20
 _TORCH_LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # first bytes of torch.save before 1.6
 WHOLE_MODULE: Final = "PyTorch module (pickle)"  # by torch.save(model, FILE)
+# Classes, which a state dict has none of: of torch's layers anywhere, or of the object itself.
+_CLASSES: Final = re.compile(rb"ctorch\.nn\.modules\.|\A\x80.c(?!collections\n|torch\n|torch\._utils\n)", re.DOTALL)
 _PICKLED: Final = {
     b"sklearn.": "scikit-learn estimator", b"xgboost.": "XGBoost estimator", b"lightgbm.": "LightGBM estimator",
     b"catboost.": "CatBoost estimator", b"torch": "PyTorch object",
@@ -134,7 +136,7 @@ def _archive(path: Path) -> tuple[ModelFormat, str] | None:
         row = NAMED["torchscript"]
     elif pickled:
         row = NAMED["pytorch"]
-        if b"ctorch.nn.modules." in head:  # classes, which a state dict has none of
+        if _CLASSES.search(head):
             return row, WHOLE_MODULE
     else:
         return None

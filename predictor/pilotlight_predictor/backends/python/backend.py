@@ -165,6 +165,9 @@ def load(spec: LoadSpec) -> PythonInstance:
         whole = replace(spec, config=written or spec.config)
         caller.decoupled = whole.config.decoupled
         model = _guarded(user_module, lambda: _model(user_module.module, whole, specs[1], caller))
+        function = model.function if isinstance(model, ClassModel) else model
+        if isinstance(function, FunctionModel):
+            function.check_required([tensor.name for tensor in spec.config.inputs or specs[0]])
     except LoadFailed:
         user_module.close()
         raise

@@ -238,7 +238,7 @@ class FunctionModel(PerRequestModel):
         named = [p for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
         self._names = [p.name for p in named]
         self._required = [p.name for p in named if p.default is p.empty]
-        self._texts = text_arguments.annotations(named)
+        self._plain = text_arguments.annotations(named)
 
     def check_inputs(self, names: Sequence[str]) -> None:
         """Raise LoadFailed if the configuration lists an input that the function does not take."""
@@ -249,14 +249,24 @@ class FunctionModel(PerRequestModel):
                 f"argument names must be input names"
             )
 
+    def check_required(self, names: Sequence[str]) -> None:
+        """Raise LoadFailed if the declared inputs, of which there are some, lack a required argument."""
+        missing = [name for name in self._required if name not in names]
+        if names and missing:
+            name, required = getattr(self._function, "__name__", "predict"), ", ".join(self._required)
+            raise LoadFailed(
+                f"{name} takes {required}, but the declared inputs (INPUTS or config.pbtxt) are {', '.join(names)}: "
+                "argument names must be input names"
+            )
+
     def call(self, inputs: dict[str, Array]) -> Any:
         missing = [name for name in self._required if name not in inputs]
         if missing:
             raise BadRequest(f"missing inputs: {', '.join(missing)}")
         if not self._any:
             inputs = {name: array for name, array in inputs.items() if name in self._names}
-        texts = {name: text_arguments.convert(name, kind, inputs[name]) for name, kind in self._texts if name in inputs}
-        return self._function(**{**inputs, **texts})
+        plain = {name: text_arguments.convert(name, kind, inputs[name]) for name, kind in self._plain if name in inputs}
+        return self._function(**{**inputs, **plain})
 
     def clone(self, instance_name: str) -> "FunctionModel":
         return FunctionModel(self._function, self.declared)
@@ -271,14 +281,17 @@ class ClassModel(PerRequestModel):
     def __init__(self, cls: type, args: Mapping[str, str], declared: Declared) -> None:
         super().__init__(declared)
         self._cls, self._args = cls, args
+        _check_constructor(cls)
         self.model = cls()
         if hasattr(self.model, "initialize"):
             self.loop.resolve(self.model.initialize(dict(args)))
         self._batch = getattr(self.model, "execute_batch", None)
         self._single = getattr(self.model, "execute", None)
         function = next((each for name in ("predict", "__call__") if (each := getattr(self.model, name, None))), None)
+        self.function: FunctionModel | None = None  # that serves
         if self._batch is None and self._single is None and callable(function):
-            self._single = FunctionModel(function, declared).call
+            self.function = FunctionModel(function, declared)
+            self._single = self.function.call
         if self._batch is None and self._single is None:
             file = f"{cls.__module__.rpartition('.')[2]}.py"
             raise LoadFailed(
@@ -306,6 +319,21 @@ class ClassModel(PerRequestModel):
         if hasattr(self.model, "finalize"):
             self.loop.resolve(self.model.finalize())
         super().close()
+
+
+def _check_constructor(cls: type) -> None:
+    """Raise LoadFailed if the class cannot be made without arguments."""
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (TypeError, ValueError):  # of native code
+        return
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
+    if needed:
+        raise LoadFailed(
+            f"{cls.__name__} needs arguments ({', '.join(needed)}), and is made without any: give them defaults, or "
+            "load files in a method initialize(self, args)"
+        )
 
 
 def declared(path: Path, served: str = "") -> tuple[Specs, Specs]:

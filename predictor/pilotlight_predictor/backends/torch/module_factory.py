@@ -4,13 +4,13 @@ The module is what `build()` returns, or what the parameter MODULE names, or the
 several classes it is the one whose tensors have the names of the weights.
 """
 
-import ast
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pilotlight.wire.model_formats import missing_module
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.python.source import UserModule, import_reason, own_classes, trim_traceback
 from pilotlight_predictor.errors import LoadFailed, PredictorError
@@ -27,25 +27,7 @@ def module_file(spec: LoadSpec) -> Path:
     file = spec.folder / "model.py"
     if file.is_file():
         return file
-    fix = (
-        "put a model.py next to it with the class of the module, or with build() -> torch.nn.Module, or save the "
-        "whole model by torch.export.save"
-    )
-    for other in sorted(spec.folder.glob("*.py")):
-        if names := _module_classes(other):
-            fix = f"{other.name} defines {', '.join(names)}: rename it to model.py"
-            break
-    raise LoadFailed(f"{spec.path.name} holds only weights: {fix}")
-
-
-def _module_classes(file: Path) -> list[str]:
-    """Return the classes of a file whose bases are named as modules are, by its text; [] if it cannot be parsed."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    return [node.name for node in classes if any(ast.unparse(base).endswith("Module") for base in node.bases)]
+    raise LoadFailed(f"{spec.path.name} holds only weights: {missing_module(spec.folder)}")
 
 
 def build_early(source: UserModule, spec: LoadSpec) -> "torch.nn.Module | None":

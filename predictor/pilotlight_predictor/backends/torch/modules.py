@@ -213,7 +213,16 @@ def unwrap_checkpoint(content: Any) -> Any:
         for key in _NESTED:
             if isinstance(content.get(key), (Mapping, torch.nn.Module)):
                 return content[key]
+        found = [value for value in content.values() if _is_state_dict(value)]
+        if len(found) == 1:  # under a name of its author's
+            return found[0]
     return content
+
+
+def _is_state_dict(value: object) -> bool:
+    import torch
+
+    return isinstance(value, Mapping) and any(isinstance(each, torch.Tensor) for each in value.values())
 
 
 def _parking(blocks: "Blocks") -> "ParkedWeights | None":

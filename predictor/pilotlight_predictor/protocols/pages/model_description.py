@@ -40,10 +40,12 @@ class ModelDescription(NamedTuple):
     verbs: frozenset[str] = frozenset()  # of V1, on undecoded JSON
     example: Mapping[str, ExampleTensor] = {}
     document: Mapping[str, Any] | None = None
+    chats: bool = True  # false: a text model without a chat template
 
     @property
     def capabilities(self) -> TextCapabilities:
-        return text_capabilities(self.inputs, self.outputs)
+        can = text_capabilities(self.inputs, self.outputs)
+        return can._replace(chats=can.chats and self.chats)
 
 
 def describe_models(server: Server) -> list[ModelDescription]:
@@ -61,7 +63,7 @@ def _describe(server: Server, name: str, state: str, reason: str) -> ModelDescri
         name, state, reason, tuple(str(each.version) for each in server.registry.served(name)),
         config.platform or config.backend, served.inputs, served.outputs, config.max_batch_size > 0, served.decoupled,
         config.sequence_batching is not None, served.v1_verbs, _example(served),
-        sent.document if sent is not None else None,
+        sent.document if sent is not None else None, served.chats,
     )  # fmt: skip
 
 

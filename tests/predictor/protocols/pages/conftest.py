@@ -66,8 +66,9 @@ def write_models(folder: Path, texts: Path) -> str:
     write_python(folder, "lengths", LENGTHS, LENGTHS_CONFIG)
     write_times(folder, "doubles", 2)
     write_ensemble(folder, "twice", "doubles", "doubles")
-    (folder / "tiny").mkdir()
-    (folder / "tiny" / "1").symlink_to(text_model(texts), target_is_directory=True)
+    for name, text in (("tiny", text_model(texts)), ("plain", text_model(texts, steps=1, chats=False))):
+        (folder / name).mkdir()
+        (folder / name / "1").symlink_to(text, target_is_directory=True)
     pickled = folder / "flowers" / "1" / "model.joblib"
     pickled.parent.mkdir(parents=True)
     joblib.dump(LogisticRegression(max_iter=300).fit(*load_iris(return_X_y=True)), pickled)

@@ -67,7 +67,20 @@ def test_clients_that_do_not_prefer_html_get_the_status_of_v1(server: RunningSer
     assert (answer.status, answer.json()) == (200, ALIVE)
 
 
-MODELS = ("add_sub", "example", "echo", "flowers", "image", "sequence", "twice", "counts", "lengths", "tiny", ATTACK)
+MODELS = (
+    "add_sub",
+    "example",
+    "echo",
+    "flowers",
+    "image",
+    "sequence",
+    "twice",
+    "counts",
+    "lengths",
+    "tiny",
+    "plain",
+    ATTACK,
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -86,8 +99,8 @@ def test_the_python_lines_of_a_model_are_answered(pages: RunningServer, name: st
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, (program, done.stderr[-2000:])
     assert done.stdout.strip()
-    assert ("pilotlight.Client" in program) == (name not in {"sequence", "counts", "lengths", "tiny"})
-    assert ("openai" in program) == (name in {"lengths", "tiny"})
+    assert ("pilotlight.Client" in program) == (name not in {"sequence", "counts", "lengths", "tiny", "plain"})
+    assert ("openai" in program) == (name in {"lengths", "tiny", "plain"})
 
 
 def test_names_of_models_tensors_and_hosts_are_text(pages: RunningServer) -> None:

@@ -61,6 +61,15 @@ def test_every_kind_of_model_has_an_example_that_is_answered(pages: RunningServe
     assert "/v1/models/sequence:predict" not in paths  # V1 has no sequence id
 
 
+def test_chat_is_described_for_models_with_a_chat_template_alone(pages: RunningServer) -> None:
+    def models(path: str) -> list[str]:
+        body = described(pages)["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        return list(body["schema"]["properties"]["model"]["enum"])
+
+    assert models("/v1/completions") == ["plain", "tiny"]
+    assert models("/v1/chat/completions") == models("/v1/responses") == ["tiny"]
+
+
 def test_the_example_of_a_model_is_shown(pages: RunningServer) -> None:
     content = described(pages)["paths"]["/v2/models/example/infer"]["post"]["requestBody"]["content"]
     (given,) = content["application/json"]["example"]["inputs"]

@@ -11,6 +11,9 @@ import pytest
 from tests.onnx_models import write_identity
 from tests.serving import RunningServer
 
+from pilotlight_predictor.core.tensors import TensorSpec
+from pilotlight_predictor.protocols.v1_codec import decode_predict
+
 
 def predict(server: RunningServer, model: str, document: Any, **how: Any) -> Any:
     answer = server.post(f"/v1/models/{model}:predict", document, **how)
@@ -40,6 +43,20 @@ def test_rows_of_several_inputs_are_objects_both_ways(server: RunningServer) -> 
     first, second = predict(server, "add_sub", {"instances": rows})
     assert first == {"sum": [2, 3, 4, 5], "difference": [0, 1, 2, 3]}
     assert second == {"sum": [2, 2, 2, 2], "difference": [-2, -2, -2, -2]}
+
+
+def test_a_row_of_a_table_may_have_scalars_for_its_columns() -> None:
+    table = [TensorSpec("age", "FP32", (-1, 1)), TensorSpec("plan", "BYTES", (-1, 1))]
+
+    def decoded(document: Any, specs: Any) -> Any:
+        request = decode_predict("m", 1, document, specs, batched=True).request
+        return {name: each.array.tolist() for name, each in request.inputs.items()}
+
+    rows = [{"age": 30, "plan": "free"}, {"age": 58, "plan": "pro"}]
+    listed = [{name: [value] for name, value in row.items()} for row in rows]
+    expected = {"age": [[30], [58]], "plan": [[b"free"], [b"pro"]]}
+    assert decoded({"instances": rows}, table) == decoded({"instances": listed}, table) == expected
+    assert decoded({"instances": [30, 58]}, table[:1]) == {"age": [[30], [58]]}
 
 
 def test_columns_are_answered_in_columns(server: RunningServer) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import joblib
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 from sklearn.linear_model import LogisticRegression
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
@@ -75,6 +77,7 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.onnx").write_bytes(IRIS.read_bytes())
     (tmp_path / "wine.pkl").write_bytes(pickle.dumps({"any": "object"}))
     (tmp_path / "code.py").write_text(CLASS)
+    (tmp_path / "trees.txt").write_text("tree\nversion=v4\nnum_class=3\n")
     (tmp_path / "chat").mkdir()
     (tmp_path / "chat" / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
     (tmp_path / "chat" / "model.safetensors").touch()
@@ -86,6 +89,7 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("flowers.onnx", "ONNX model", "flowers"),
         ("./flowers.onnx", "ONNX model", "flowers"),
+        ("trees.txt", "LightGBM model (text)", "trees"),
         ("./chat", "LlamaForCausalLM (Hugging Face)", "chat"),
         ("code.py:Doubler", "Python model, class Doubler", "doubler"),
         ("code.py:triple", "Python model, function triple", "triple"),
@@ -139,7 +143,10 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     refused = call("deploy", "wine.pkl", "--dry-run")
     assert (refused.code, refused.out) == (2, "")
     assert "wine.pkl is a pickle, which runs code of its author" in refused.err
-    assert "platformctl deploy wine.pkl --trust-pickle" in refused.err
+    assert "platformctl deploy wine.pkl --dry-run --trust-pickle; else" in refused.err
+    named = call("deploy", "wine.pkl", "--name", "red wine", "--set", "a=1", "--set", "b=2", "--no-wait")
+    line = "platformctl deploy wine.pkl --set a=1 --set b=2 --name 'red wine' --no-wait --trust-pickle; else"
+    assert line in named.err, named.err
     canary = call("canary", "start", "wine", "wine.pkl")
     assert (canary.code, canary.out) == (2, "")
     assert "platformctl canary start wine wine.pkl --trust-pickle" in canary.err
@@ -210,6 +217,43 @@ def test_a_whole_module_of_torch_is_a_pickle_too(call: Call, folder: Path) -> No
     assert call("deploy", "net.pt", "--trust-pickle", "--dry-run").code == 0
 
 
+def test_weights_without_the_class_of_their_module_are_refused_before_a_start(call: Call, folder: Path) -> None:
+    module = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(module.parameters())
+    weights = folder / "weights"
+    weights.mkdir()
+    torch.save(module.state_dict(), weights / "net.pt")
+    torch.save({"model_state_dict": module.state_dict(), "optimizer": optimizer.state_dict()}, weights / "net.ckpt")
+    torch.save(module.state_dict(), weights / "old.pth", _use_new_zipfile_serialization=False)
+    save_file(module.state_dict(), weights / "net.safetensors")
+    for name in ("net.pt", "net.ckpt", "old.pth", "net.safetensors"):
+        done = call("deploy", f"weights/{name}", "--dry-run")
+        assert (done.code, done.out) == (2, "")
+        assert f"weights/{name} holds only weights, without the class of their module\n  put a model.py " in done.err
+    (weights / "net.py").write_text("import torch\nclass Net(torch.nn.Module): ...\n")
+    assert (
+        "net.py defines Net: if it is that class, put it with its imports into model.py\n"
+        in call("deploy", "weights/net.pt", "--dry-run").err
+    )
+    (weights / "net.py").rename(weights / "model.py")
+    done = call("deploy", "weights/net.pt", "--dry-run")
+    assert done.code == 0, done.err
+
+
+class Scale(torch.nn.Module):
+    """Without a layer of torch, whose classes would be in its pickle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(1))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_module_without_layers_is_no_file_of_weights_alone(zipped: bool, folder: Path) -> None:
+    torch.save(Scale(), folder / "scale.pt", _use_new_zipfile_serialization=zipped)
+    assert describe("./scale.pt").pickle == ("scale.pt" if zipped else "")
+
+
 @pytest.mark.parametrize("target", ["kubernetes", "lepton", "brev"])
 def test_a_file_of_this_machine_is_refused_where_nothing_can_read_it(target: str, call: Call, folder: Path) -> None:
     done = call("deploy", "flowers.onnx", "--target", target, "--dry-run")
@@ -257,6 +301,8 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["flowers.onnx", "--save", "-"], 2, "to print the document: platformctl init flowers.onnx --to -"),
         (["./notes.md", "--format", "onnx"], 2, "model of format onnx by its ending\n  rename it to notes.onnx"),
         (["./two"], 2, "./two has 2 models: a.onnx, b.onnx\n  name the file: platformctl deploy ./two/a.onnx\n"),
+        (["./mixture"], 2, "./mixture has 2 models: a.onnx, b.onnx\n  name the file: platformctl deploy ./mixture/a"),
+        (["./two", "--format", "onnx"], 2, "./two has 2 models: a.onnx, b.onnx\n  name the file: platformctl deploy"),
         (["./net.h5"], 2, "./net.h5 is a Keras model, whose format is not served\n  convert it to ONNX by tf2onnx"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
@@ -274,6 +320,8 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
     (folder / "two").mkdir()
     for name in "ab":
         (folder / "two" / f"{name}.onnx").write_bytes(IRIS.read_bytes())
+    shutil.copytree(folder / "two", folder / "mixture")
+    (folder / "mixture" / "train.py").write_text("print(1)")
     (folder / "two.py").write_text("import pilotlight\nclass First: ...\n@pilotlight.model\ndef second(x): ...\n")
     (folder / "broken.py").write_text("print(")
     (folder / "mixed").mkdir()
@@ -372,9 +420,89 @@ def test_models_of_files_classes_hubs_and_stores_answer(
     assert call("deploy", "./talk").code == 0
     answer = call("infer", "talk", "--text", "hello", "-o", "json")  # of a decoupled model, as text models are
     assert json.loads(answer.out)["text_output"] == "hello", answer.err
+    for prompt in ('{"text_input": "hi", "max_tokens": 3}', '["hi"]'):
+        answer = call("infer", "talk", "--data", prompt, "-o", "json")
+        assert answer.code == 0, answer.err
+        assert json.loads(answer.out)["text_output"] == "hi"
     refused = call("infer", "talk", "--text", "hello there", "--outputs", "text_output")
     assert (refused.code, refused.out) == (2, "")
     assert "talk generates text: --outputs is for models with one response of tensors" in refused.err
     assert "leave it out: platformctl infer talk --text 'hello there'\n" in refused.err
     (revision,) = json.loads(call("status", "talk", "-o", "json").out)["revisions"]
     assert not revision["error_percent"], "sent by generate: V2 would answer 501, which counts as an error"
+
+
+RULED = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: ruled
+  labels: {team: search}
+  annotations:
+    pilotlight.dev/auth-tokens-sha256: HASH
+    pilotlight.dev/audit: "true"
+    pilotlight.dev/model-names: roses
+spec:
+  predictor:
+    minReplicas: 1
+    model:
+      modelFormat: {name: onnx}
+      storageUri: ./no.onnx
+      env: [{name: GREETING, value: hello}]
+"""
+
+
+def test_another_model_keeps_the_access_rules_and_settings_of_its_service(
+    platform: Platform, call: Call, folder: Path
+) -> None:
+    manifest = RULED.replace("HASH", hashlib.sha256(b"secret").hexdigest())
+    (folder / "ruled.yaml").write_text(manifest)
+    assert call("deploy", "-f", "ruled.yaml").code == 0
+    annotations = yaml.safe_load(manifest)["metadata"]["annotations"]
+
+    def check(uri: str) -> None:
+        key = ("default", "ruled")
+        stored = yaml.safe_load(platform.target.releases(key)[0].document)
+        assert stored["metadata"]["labels"] == {"team": "search"}
+        assert annotations.items() <= stored["metadata"]["annotations"].items()
+        assert stored["spec"]["predictor"]["minReplicas"] == 1
+        assert stored["spec"]["predictor"]["model"]["env"][0] == {"name": "GREETING", "value": "hello"}
+        assert Path(stored["spec"]["predictor"]["model"]["storageUri"]).name == uri
+        body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [5.1, 3.5, 1.4, 0.2]}]}
+        assert platform.ask("/ruled/v2/models/ruled/infer", body).status == 401
+
+    platform.wait_phase("Ready", name="ruled")
+    check("no.onnx")
+    canary = call("canary", "start", "ruled", "./flowers.onnx", "--percent", "20")
+    assert canary.code == 0, canary.err
+    assert "ruled keeps its annotations: pilotlight.dev/auth-tokens-sha256, pilotlight.dev/audit" in canary.err
+    check("flowers.onnx")
+    assert call("canary", "abort", "ruled").code == 0
+    check("no.onnx")
+    done = call("deploy", "./1.onnx", "--name", "ruled", "--save", "saved.yaml")
+    assert done.code == 0, done.err
+    check("1.onnx")
+    saved = yaml.safe_load((folder / "saved.yaml").read_text())
+    assert annotations.items() <= saved["metadata"]["annotations"].items()
+    assert "unchanged" in call("deploy", "-f", "saved.yaml").err
+
+
+def test_a_manifest_whose_model_cannot_be_replaced_is_refused(platform: Platform, call: Call, folder: Path) -> None:
+    model = "model: {modelFormat: {name: onnx}, storageUri: ./model.onnx}"
+    custom = SERVICE.replace(model, "onnx: {storageUri: ./no.onnx}")
+    (folder / "custom.yaml").write_text(custom)
+    assert call("deploy", "-f", "custom.yaml").code == 0
+    refused = call("deploy", "./flowers.onnx", "--name", "iris")
+    assert refused.code == 2
+    assert "deployed from a manifest without spec.predictor.model" in refused.err
+    assert "platformctl deploy -f FILE" in refused.err
+
+
+def test_the_saved_manifest_of_a_model_has_its_edits(call: Call, folder: Path) -> None:
+    edit = 'metadata.annotations["pilotlight.dev/model-names"]=gpt-4o'
+    done = call("deploy", "flowers.onnx", "--save", "flowers.yaml", "--min-replicas", "2", "--set", edit, "--dry-run")
+    assert done.code == 0, done.err
+    written = yaml.safe_load((folder / "flowers.yaml").read_text())
+    assert written["metadata"]["annotations"] == {"pilotlight.dev/model-names": "gpt-4o"}
+    assert written["spec"]["predictor"]["minReplicas"] == 2
+    assert call("deploy", "flowers.yaml", "--dry-run").out == done.out

@@ -1,6 +1,7 @@
 """What a person types becomes the V2 request that the model takes."""
 
 import json
+import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,39 @@ def test_rows_go_to_the_columns_of_a_table_in_their_order(wrap: Any) -> None:
 
     assert sent(wrap([[80.5, "Ulm"], [70, "Bonn"]])) == [([2, 1], [80.5, 70]), ([2, 1], ["Ulm", "Bonn"])]
     assert sent([80.5, "Ulm"]) == [([1, 1], [80.5]), ([1, 1], ["Ulm"])]
-    with pytest.raises(UsageError, match="the model has 2 columns: sqm, town"):
+    with pytest.raises(UsageError, match="the model has 2 columns: sqm, town") as caught:
         infer_request.from_json(wrap([[80.5, "Ulm"], [70]]), table, "")
+    assert caught.value.hint.endswith("""or give values by name: --data '{"sqm": [0], "town": ["text"]}'""")
+
+
+def test_the_example_of_a_hint_is_a_request_that_fits_the_model() -> None:
+    image, flag = InputSpec("image", "UINT8", (-1, 3, 224, 224)), InputSpec("its flag", "BOOL", (1,))
+    optional, inputs = InputSpec("seed", "INT64", (1,), optional=True), [X, WORDS, flag]
+    example = infer_request.example_of([*inputs, optional])
+    (_, value) = shlex.split(example)
+    sent = document(infer_request.from_json(json.loads(value), inputs, ""))["inputs"]
+    assert [(each["name"], each["shape"]) for each in sent] == [("x", [1, 4]), ("words", [1, 1]), ("its flag", [1])]
+    assert infer_request.example_of([image]) == """--data '{"image": [[[[0, …], …], [[0, …], …], [[0, …], …]]]}'"""
+    columns = [InputSpec(f"c{i}", "FP64", (-1, 1)) for i in range(30)]
+    assert infer_request.example_of(columns).endswith('"c5": [0], …}\'')
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("hi", {"text_input": "hi"}),
+        (["hi"], {"text_input": "hi"}),
+        ({"instances": ["hi"]}, {"text_input": "hi"}),
+        ({"text_input": "hi"}, {"text_input": "hi"}),
+        ({"text_input": ["hi"], "max_tokens": 3}, {"text_input": "hi", "max_tokens": 3}),
+        (["a", "b"], None),
+        ({"text_input": ["a", "b"]}, None),
+        ({"inputs": [{"name": "text_input"}]}, None),
+        (3, None),
+    ],
+)
+def test_one_prompt_in_json_becomes_a_request_to_generate(value: Any, sent: Any) -> None:
+    assert infer_request.prompt_of("data", value) == sent
 
 
 def test_an_optional_input_needs_no_choice() -> None:
@@ -122,8 +154,9 @@ def test_a_whole_request_goes_as_it_is() -> None:
 
 
 def test_several_inputs_need_a_name() -> None:
-    with pytest.raises(UsageError, match="several inputs: x, words"):
+    with pytest.raises(UsageError, match="several inputs: x, words") as caught:
         infer_request.from_json([1], [X, WORDS], "")
+    assert caught.value.hint == """give values by name: --data '{"x": [[0, 0, 0, 0]], "words": ["text"]}'"""
     assert document(infer_request.from_json(["a"], [X, WORDS], "words"))["inputs"][0]["name"] == "words"
     with pytest.raises(UsageError, match="no input y; it has x, words"):
         infer_request.select_input([X, WORDS], "y")
@@ -171,8 +204,9 @@ def test_text_goes_to_the_prompt_of_a_text_model() -> None:
 
 def test_text_is_for_inputs_of_text() -> None:
     assert document(infer_request.encode([infer_request.text_tensor(WORDS, "grüß")]))["inputs"][0]["data"] == ["grüß"]
-    with pytest.raises(UsageError, match="takes FP32, not text"):
+    with pytest.raises(UsageError, match="takes FP32, not text") as caught:
         infer_request.text_tensor(X, "a")
+    assert caught.value.hint == "give numbers: --data '[[0, 0, 0, 0]]'"
 
 
 def test_bytes_travel_raw_behind_the_header() -> None:

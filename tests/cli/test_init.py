@@ -166,6 +166,7 @@ def test_what_does_not_run_on_the_target_is_not_written(
 
 
 def test_memory_fits_the_libraries_of_the_format(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("class Net(torch.nn.Module): ...")  # of the weights
     for name, limit in {"a.onnx": "512Mi", "b.ubj": "1024Mi", "c.safetensors": "2048Mi"}.items():
         (tmp_path / name).write_bytes(b"x")
         written = yaml.safe_load(call("init", str(tmp_path / name), "--to", "-").out)

@@ -220,9 +220,12 @@ def test_a_status_as_data_has_the_fields_of_kserve_and_ome() -> None:
     assert told["revisions"][0]["name"] == "iris-predictor-1", "what scripts have read so far stays"
 
 
-def test_a_page_has_the_port_of_the_service_alone() -> None:
+def test_a_page_has_the_ports_of_the_service_alone() -> None:
     status = ServiceStatus("default", "iris", 1, "Ready", "http://g/iris", urls={"port": "http://127.0.0.1:8100"})
     assert "  port  http://127.0.0.1:8100" in status_views.page(status)
+    urls = {**status.urls, "grpc": "127.0.0.1:8101"}
+    status = ServiceStatus("default", "iris", 1, "Ready", "http://g/iris", urls=urls)
+    assert "  grpc  127.0.0.1:8101" in status_views.page(status)
 
 
 def test_pages_and_lists_say_ready_and_unverified() -> None:

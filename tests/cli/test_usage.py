@@ -14,6 +14,7 @@ from platformctl.commands.platform.usage import (
     inert,
     parse_keys,
     parse_since,
+    price_notes,
     read_prices,
     rows_of,
     summarize,
@@ -87,9 +88,34 @@ def test_other_times_and_keys_are_refused(written: str) -> None:
             parse_keys(keys)
 
 
-@pytest.mark.parametrize("text", ["[1]", "models: {llm: {prompt: x, completion: 1}}", "models: {llm: 3}", "a: b: c",
-                                  "default: {prompt: 1}", "prices: {}"])  # fmt: skip
-def test_a_file_that_is_no_table_of_prices_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "it is empty"),
+        ("[1]", "must have currency, default, models"),
+        ("prices: {}", "it has the unknown key prices; there are currency, default, models"),
+        ("a: b: c", "mapping values are not allowed here"),
+        ("models: {llm: 3}", "llm is 3, must have prompt, cached, completion"),
+        ("models: {llm: {prompt: x, completion: 1}}", "llm: prompt = x, must be a number of at least 0"),
+        ("models: {llm: {prompt: 1, cached: -1, completion: 1}}", "llm: cached = -1, must be a number of at least 0"),
+        ("models: {llm: {prompt: .nan, completion: 1}}", "llm: prompt = nan, must be a number"),
+        ("models: {llm: {promt: 1, completion: 1}}", "llm has the unknown key promt; did you mean prompt?"),
+        ("default: {prompt: 1}", "default: completion = None, must be a number"),
+    ],
+)
+def test_a_file_that_is_no_table_of_prices_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "prices.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"is not a table of prices|is unknown"):
+    with pytest.raises(UsageError) as caught:
         read_prices(str(tmp_path / "prices.yaml"))
+    assert f"{tmp_path}/prices.yaml is not a table of prices per million tokens" in str(caught.value)
+    assert problem in str(caught.value)
+
+
+def test_models_without_a_price_and_prices_without_a_model_are_named() -> None:
+    prices = Prices({"llm": Price(1, 1, 1), "gpt-4o": Price(1, 1, 1)}, None, "")
+    assert list(price_notes(ROWS, prices)) == [
+        "warning: no price for sql: their cost is empty; add them, or a default",
+        "warning: prices of gpt-4o match no model of this usage; an alias is counted as its service's model",
+    ]
+    complete = Prices({"llm": Price(1, 1, 1)}, Price(1, 1, 1), "")
+    assert list(price_notes(ROWS, complete)) == []

@@ -11,7 +11,7 @@ from tests.cli.test_release import KEY, Shelf
 from pilotlight.errors import NotFound, PlatformError, RolledBack, TimedOut
 from pilotlight.targets.target import Event, Key, ReplicaStatus, RevisionStatus, ServiceStatus
 from platformctl import output
-from platformctl.services import wait_ready
+from platformctl.services import status_views, wait_ready
 from platformctl.services.wait_ready import Expected, progress
 
 NEW, OLD = "iris-predictor-new", "iris-predictor-old"
@@ -50,6 +50,12 @@ def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phas
     assert (found.phase, found.message) == (phase, message)
     assert found.done == (phase in ("Ready", "Standby", "Superseded"))
     assert (found.failed is not None) == (phase == "Failed")
+
+
+def test_the_status_page_names_an_adapter_that_its_engine_refused() -> None:
+    law = RevisionStatus("law-1f3a", "iris", "engine", 100, ("law",), model_state="FailedToLoad", reason="rank 24")
+    page = status_views.page(replace(status("Ready", revision()), adapters=(law,)))
+    assert any(each.split() == ["adapter", "law", "not", "loaded:", "rank", "24"] for each in page)
 
 
 def test_a_deploy_ends_ready_and_unverified_where_the_model_has_not_answered() -> None:

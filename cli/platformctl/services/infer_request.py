@@ -5,6 +5,7 @@ imported on use.
 """
 
 import json
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 # numpy's letters for kinds of elements
 NUMBERS: Final = "biuf"
+TEXT_INPUT: Final = "text_input"  # the prompt of text models, as Triton's generate extension names it
+SHOWN: Final = 6  # inputs, or values of one, in an example
 OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
 
 
@@ -37,10 +40,42 @@ class InferRequest(NamedTuple):
     headers: Mapping[str, str]
 
 
+def prompt_of(kind: str, value: Any) -> dict[str, Any] | None:
+    """Return the body of Triton's `generate` for one prompt; None for anything else. Other keys are parameters."""
+    if kind == "data" and isinstance(value, dict) and value.keys() == {"instances"}:
+        value = value["instances"]
+    text = value.get(TEXT_INPUT) if kind == "data" and isinstance(value, dict) else value
+    if isinstance(text, list) and len(text) == 1:
+        (text,) = text
+    if kind not in ("data", "text") or not isinstance(text, str):
+        return None
+    return {**(value if isinstance(value, dict) else {}), TEXT_INPUT: text}
+
+
+def example_of(inputs: Sequence[InputSpec]) -> str:
+    """Return `--data` with a row for each input that a request must have, for a shell."""
+    required = required_inputs(inputs)
+    rows = [f"{json.dumps(each.name, ensure_ascii=False)}: {_row_of(each)}" for each in required[:SHOWN]]
+    return f"--data {shlex.quote('{' + ', '.join([*rows, *(['…'] if len(required) > SHOWN else [])]) + '}')}"
+
+
+def _row_of(spec: InputSpec) -> str:
+    """Return one row of an input as JSON: zeros or texts, cut if they are many."""
+    row = {"BYTES": '"text"', "BOOL": "true"}.get(spec.datatype, "0")
+    for size in reversed((-1,) if spec.shape == (-1, 1) else spec.shape):
+        row = f"[{', '.join([row] * max(size, 1))}]" if size <= SHOWN else f"[{row}, …]"
+    return row
+
+
 def select_input(inputs: Sequence[InputSpec], name: str, *, text: bool = False) -> InputSpec:
-    """Return the named input, or the only one that a request must have. Raises UsageError, with the fix for `text`."""
+    """Return the named input, or the only one that a request must have, or the prompt.
+
+    Raise UsageError, with the fix for `text`.
+    """
     inputs = with_columns(inputs)
     matching = [each for each in inputs if each.name == name] if name else required_inputs(inputs)
+    if not name and len(matching) > 1:
+        matching = [each for each in matching if each.name == TEXT_INPUT]
     if len(matching) == 1:
         return matching[0]
     if not inputs and text:
@@ -56,9 +91,7 @@ def select_input(inputs: Sequence[InputSpec], name: str, *, text: bool = False) 
     known = ", ".join(each.name for each in inputs)
     if name:
         raise UsageError(f"the model has no input {name}; it has {known}")
-    raise UsageError(
-        f"the model has several inputs: {known}", "name one with --input, or give all: --data '{\"NAME\": …}'"
-    )
+    raise UsageError(f"the model has several inputs: {known}", f"give values by name: {example_of(inputs)}")
 
 
 def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
@@ -93,7 +126,7 @@ def _by_columns(value: Any, inputs: Sequence[InputSpec], names: Collection[str],
         rows = [rows]
     if not all(isinstance(row, list) and len(row) == len(inputs) for row in rows):
         columns = ", ".join(each.name for each in inputs)
-        hint = "each row must have a value for each, in this order; or give some by name: --data '{\"NAME\": …}'"
+        hint = f"each row must have a value for each, in this order; or give values by name: {example_of(inputs)}"
         raise UsageError(f"the model has {len(inputs)} columns: {columns}", hint)
     return {each.name: [row[index] for row in rows] for index, each in enumerate(inputs)}
 
@@ -118,7 +151,9 @@ def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
 
 def text_tensor(spec: InputSpec, value: str) -> Tensor:
     if spec.datatype != "BYTES":
-        raise UsageError(f"input {spec.name} takes {spec.datatype}, not text", "give numbers: --data '[1, 2, 3]'")
+        raise UsageError(
+            f"input {spec.name} takes {spec.datatype}, not text", f"give numbers: --data '{_row_of(spec)}'"
+        )
     return Tensor(spec.name, spec.datatype, fit_shape(spec, (), 1), data=[value])
 
 

@@ -23,11 +23,14 @@ from pilotlight.wire.model_formats import (
     FORMATS,
     PICKLE_SUFFIXES,
     WHOLE_MODULE,
+    Detected,
     ModelFormat,
     by_name,
     detect,
     detect_file,
     find_format,
+    holds_only_weights,
+    missing_module,
 )
 from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
@@ -51,7 +54,7 @@ def kind_of(word: str) -> Kind:
         if is_path or "." in word:  # which the name of a service cannot have
             raise no_such_file(word)
         return "name"
-    if not is_path and os.sep not in word:
+    if not is_path and os.sep not in word and "." not in word:
         what = "a folder" if path.is_dir() else "a file"
         raise UsageError(f"{word} is {what} here: write ./{word} for it, or NAMESPACE/{word} for the service")
     model, documents = detect(path), list(_documents(path))
@@ -75,9 +78,7 @@ def _documents(path: Path) -> Iterator[Path]:
 
 def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -> scaffold.Model:
     """Inspect a path or URI. Raise UsageError if it does not exist or its format is unknown."""
-    path, name_of_class = word, ""
-    if match := _CLASS.fullmatch(word):
-        path, name_of_class = match.groups()
+    path, name_of_class = match.groups() if (match := _CLASS.fullmatch(word)) else (word, "")
     if (local := "://" not in path) and not Path(path).exists():
         raise no_such_file(path)
     detected = detect(Path(path)) if local else None
@@ -89,6 +90,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     if known and own and own.name != known.name and own.backend and known.backend not in ("", own.backend):
         message = f"{word} has format {own.name} ({own.phrase}), not {known.name}"
         raise UsageError(message, "leave --format out: our predictor detects the format of a local model itself")
+    if local:
+        _check_only_model(word, Path(path), known)
     if known is None and not model_format:
         if local and Path(path).is_dir() and not any(Path(path).iterdir()):
             raise UsageError(f"{word} is an empty folder")
@@ -99,8 +102,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
             raise UsageError(f"{word} is a Keras model, whose format is not served", hint)
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
         raise UsageError(f"{word} is of no known format; name it with --format: {names}")
-    if local and not model_format:
-        _check_only_model(word, Path(path), own)
+    if detected is not None and known == own:
+        _check_module(word, detected)
     if known and known.backend and known.suffixes and local and not detected:
         _check_suffix(Path(path), known)
     name = known.name if known else model_format
@@ -121,14 +124,27 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
 
 
 def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> None:
-    """Raise UsageError for a folder with several files of its format, of which none is called model."""
-    if known is None or not known.backend or known.name == "safetensors" or not folder.is_dir():
+    """Raise UsageError for a folder with several models, of its format if it has one, of which none is called model."""
+    if not folder.is_dir() or (known is not None and (not known.backend or known.name == "safetensors")):
         return
-    models = [each for each in sorted(folder.iterdir()) if each.is_file() and by_name(each.name) == known]
+    files = [each for each in sorted(folder.iterdir()) if each.is_file() and each.name[0] not in "._"]
+    formats = [(each, detected.format) for each in files if (detected := detect_file(each))]
+    models = [each for each, row in formats if (row == known if known else row.backend and row.name != "python")]
     if len(models) > 1 and not any(each.stem == "model" for each in models):
         message = f"{word} has {len(models)} models: {', '.join(each.name for each in models)}"
         file = shlex.quote(f"{word.rstrip('/')}/{models[0].name}")
         raise UsageError(message, f"name the file: platformctl deploy {file}")
+
+
+def _check_module(word: str, model: Detected) -> None:
+    """Raise UsageError for weights of torch without the file that has the class of their module."""
+    whole = model.file.is_dir()
+    folder = model.file if whole else model.file.parent
+    if any(next(folder.glob(sign), None) for sign in ("model.py", "aot", *(["*/model.py"] if whole else ()))):
+        return  # the last one lies in the folder of a version
+    pickled = model.format.name == "pytorch" and not whole and holds_only_weights(model.file)
+    if pickled or model.format.name == "safetensors":
+        raise UsageError(f"{word} holds only weights, without the class of their module", missing_module(folder))
 
 
 def _hugging_face_folder(path: Path) -> Path | None:

@@ -2,19 +2,25 @@
 
 import os
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from pilotlight.contract import trust_pickle_setting
-from pilotlight.errors import UsageError
+from pilotlight.errors import NotFound, UsageError
 from pilotlight.targets import table
 from pilotlight.wire.model_formats import WHOLE_MODULE
 from platformctl import output, targets
 from platformctl.options import DocumentOptions
-from platformctl.services import model_argument, scaffold
+from platformctl.services import model_argument, model_replacement, scaffold
+
+if TYPE_CHECKING:
+    from pilotlight.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,23 @@ def refuse_without_model(model_options: ModelOptions, command: str, service: str
             raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", fix)
 
 
+def given_options() -> str:
+    """Return the options of the running command as they were given, for a shell, with a space before them."""
+    context, words = click.get_current_context(), list[Any]()
+    for option in context.command.params:
+        name = option.name or ""
+        if isinstance(option, click.Option) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            given = context.params.get(name)
+            for value in given or () if option.multiple else [given]:
+                flag = option.secondary_opts[-1] if value is False else option.opts[-1]
+                words += [flag] if isinstance(value, bool) or value == option.flag_value else [flag, value]
+    return "".join(f" {shlex.quote(str(word))}" for word in words)
+
+
 def with_document(
     word: str, document_options: DocumentOptions, model_options: ModelOptions, command: str = "deploy"
 ) -> DocumentOptions:
-    """Return the options with the document of a model, which --save writes to a file."""
+    """Return the options with the document of a model, for `on_service`."""
     target, file = document_options.target or targets.LOCAL, model_options.save or "-"
     table.check_name(target)
     if model_options.save == "-":
@@ -66,7 +85,7 @@ def with_document(
     output.note(f"{word}: {model.phrase}")
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
     if "://" not in word and (warning := model_argument.pickle_warning(model)):
-        line = f"platformctl {command} {shlex.quote(word)} --trust-pickle"
+        line = f"platformctl {command} {shlex.quote(word)}{given_options()} --trust-pickle"
         torch = model.phrase == WHOLE_MODULE
         formats = "as a state dict, TorchScript or .pt2" if torch else "in another format, such as skops or ONNX"
         raise UsageError(warning, f"if you trust it: {line}; else save it {formats}")
@@ -76,12 +95,57 @@ def with_document(
         model = replace(model, uri=os.path.abspath(model.uri))
     mode, reason = scaffold.recommend(scaffold.Answers())
     text = scaffold.document(model, scaffold.Answers(), mode, reason, file, target, names_mode=False)
-    if model_options.save:
-        Path(file).write_text(text, encoding="utf-8")
-        output.note(f"{file}: the manifest; the next time: platformctl deploy -f {shlex.quote(file)}")
     count = model_options.min_replicas
     least = () if count is None else (f"spec.predictor.minReplicas={count}",)
-    sets, unsaved = (*least, *document_options.sets), None if model_options.save else text
-    return replace(
-        document_options, names=(), files=(file,), text=unsaved, origin=f"manifest of {word}", sets=sets
-    )  # fmt: skip
+    sets = (*least, *document_options.sets)
+    origin = f"manifest of {word}"
+    return replace(document_options, names=(), files=("-",), text=text, origin=origin, sets=sets)
+
+
+def on_service(
+    document_options: DocumentOptions, model_options: ModelOptions, target: "Target | None"
+) -> DocumentOptions:
+    """Return the options with the model put into the manifest of its service, if one is deployed; write --save."""
+    if document_options.text is None:
+        return document_options
+    text = document_options.text
+    (generated,) = _objects(text)
+    name = str(generated["metadata"]["name"])
+    try:
+        releases = target.releases((document_options.namespace, name)) if target is not None else ()
+    except NotFound:  # a new service
+        releases = ()
+    if releases:
+        (released,), others = _objects(releases[0].document), map(_objects, releases[0].catalogue)
+        changed = model_replacement.with_model(released, generated)
+        text = _yaml([changed, *chain.from_iterable(others)])
+        if annotations := ", ".join(changed["metadata"].get("annotations", ())):
+            output.note(f"{name} keeps its annotations: {annotations}")
+    file = model_options.save
+    if file is None:
+        return replace(document_options, text=text)
+    if document_options.sets:  # the comments at its top stay, those at its fields are lost
+        head = "".join(takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
+        text = head + _yaml(_objects(text, document_options.sets))
+    Path(file).write_text(text, encoding="utf-8")
+    output.note(f"{file}: the manifest; the next time: platformctl deploy -f {shlex.quote(file)}")
+    return replace(document_options, files=(file,), text=None, sets=())
+
+
+def _objects(text: str, sets: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the documents of a text, the first one with the edits of --set."""
+    from pilotlight.spec.load_documents import apply_sets
+    from pilotlight.spec.problems import InvalidDocument, Problems
+    from pilotlight.spec.yaml_nodes import parse
+
+    nodes = parse(text, "<manifest>", problems := Problems())
+    apply_sets(nodes[0], sets, problems)
+    if problems.errors:
+        raise InvalidDocument(problems.items)
+    return [node.plain() for node in nodes]
+
+
+def _yaml(documents: Iterable[Mapping[str, Any]]) -> str:
+    from pilotlight.k8s.manifest import Manifest, to_yaml
+
+    return to_yaml([Manifest(each) for each in documents]).removeprefix("---\n")

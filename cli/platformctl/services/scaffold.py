@@ -100,7 +100,8 @@ def document(
     known = find_format(model.format)
     least = LEAST_MEMORY_MIB.get(known.extra if known else "", 512)
     return jinja.get_template("service.yaml.j2").render(
-        model=model, answers=answers, mode=mode, reason=reason, file=file, target=target, names_mode=names_mode,
+        model=model, answers=answers, mode=mode, reason=reason, file="FILE" if file == "-" else file,
+        target=target, names_mode=names_mode,
         latency=answers.latency if mode == "raw" else 0.0, memory_mib=least + 2 * model.size // 2**20,
         metric=_metric(mode, target), to_zero=mode == "serverless" and supports(target, "scale_to_zero"),
     )  # fmt: skip

@@ -135,7 +135,7 @@ def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
     head = [f"{label(status)}: {phase(status)}" + (f", {status.mode}" if status.mode else "")]
     if status.message:
         head.append(f"  {status.message}")
-    own = [("port", status.urls.get("port", ""))]
+    own = [(kind, status.urls.get(kind, "")) for kind in ("port", "grpc", "grpcs")]
     addresses = [("url", status.url), *(sorted(status.urls.items()) if wide else own)]
     head += output.columns([(name, url) for name, url in addresses if url])
     if not status.revisions:
@@ -184,6 +184,7 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
         for one in each.replicas if wide else ():
             words = (one.state, one.handle and f"as {one.handle}", one.node and f"on {one.node}", one.reason)
             remarks.append((f"replica {one.name}", " ".join(filter(None, words))))
+    remarks += [(f"adapter {each.tags[0]}", f"not loaded: {each.reason}") for each in status.adapters if each.reason]
     remarks += [(name, f"set manually: {format_overrides(set_)}") for name, set_ in status.overrides.items() if set_]
     remarks += [("warning", sentence) for sentence in status.warnings]
     for condition in status.conditions if wide else ():

@@ -3,8 +3,9 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -64,7 +65,10 @@ def usage(by: str, since: str, prices: str | None, target: str) -> None:
     keys = parse_keys(by)
     first_day = parse_since(since, datetime.now(UTC).date())
     table = read_prices(prices) if prices else None
-    rows = summarize(rows_of(targets.connect(target, start=False), first_day), keys, table)
+    counted = rows_of(targets.connect(target, start=False), first_day)
+    rows = summarize(counted, keys, table)
+    for sentence in price_notes(counted, table) if table else ():
+        output.note(sentence)
     heading = [*keys, *COUNTS, *(["cost"] if table else [])]
     cells = [["" if row[name] is None else written(row[name]) for name in heading] for row in rows]
     if output.chosen() == "csv":
@@ -107,6 +111,17 @@ def summarize(rows: Iterable["UsageRow"], keys: Sequence[str], prices: Prices | 
     return [total for _, total in sorted(totals.items())]
 
 
+def price_notes(rows: Iterable["UsageRow"], prices: Prices) -> Iterator[str]:
+    """Yield a warning for models without a price, and for prices of models that were not called."""
+    called = {row.model for row in rows}
+    unpriced = sorted(called - set(prices.models) - {""}) if prices.default is None else []
+    if unpriced:
+        yield f"warning: no price for {', '.join(unpriced)}: their cost is empty; add them, or a default"
+    if unused := sorted(set(prices.models) - called):
+        names = ", ".join(unused)
+        yield f"warning: prices of {names} match no model of this usage; an alias is counted as its service's model"
+
+
 def written(value: float | str) -> str:
     """Return a cell; small costs without an exponent, which spreadsheets and readers take for a name."""
     return f"{value:.6f}" if isinstance(value, float) else str(value)
@@ -135,17 +150,34 @@ def read_prices(path: str) -> Prices:
 
     try:
         document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        unknown = [name for name in document if name not in ("currency", "default", "models")]
-        if unknown:
-            raise UsageError(f"{path}: {unknown[0]} is unknown; it may have currency, default and models")
-        models = {str(name): _price(price) for name, price in (document.get("models") or {}).items()}
-        default = _price(document["default"]) if document.get("default") else None
+        if document is None:
+            raise ValueError("it is empty")
+        _check_keys(document, ("currency", "default", "models"), "it")
+        models = {str(name): _price(price, str(name)) for name, price in (document.get("models") or {}).items()}
+        default = _price(document["default"], "default") if document.get("default") else None
         return Prices(models, default, str(document.get("currency") or ""))
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         form = "models: {NAME: {prompt: 0.5, cached: 0.1, completion: 1.5}}"
-        raise UsageError(f"{path} is not a table of prices per million tokens ({error}); write {form}") from None
+        raise UsageError(f"{path} is not a table of prices per million tokens: {error}; write {form}") from None
 
 
-def _price(written: Mapping[str, Any]) -> Price:
-    prompt, completion = float(written["prompt"]), float(written["completion"])
-    return Price(prompt, float(written.get("cached", prompt)), completion)
+def _price(written: Any, model: str) -> Price:
+    _check_keys(written, Price._fields, model)
+    prices = {}
+    for name in Price._fields:
+        default = written.get("prompt") if name == "cached" else None
+        value = written.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise ValueError(f"{model}: {name} = {value}, must be a number of at least 0")
+        prices[name] = float(value)
+    return Price(**prices)
+
+
+def _check_keys(written: Any, known: Sequence[str], subject: str) -> None:
+    if not isinstance(written, Mapping):
+        raise ValueError(f"{subject} is {written}, must have {', '.join(known)}")
+    for name in map(str, written):
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            fix = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"{subject} has the unknown key {name}; {fix}")

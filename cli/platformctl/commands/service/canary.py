@@ -59,6 +59,7 @@ def start(
     connected = targets.connect(document_options.target or targets.LOCAL)
     from_files = bool(document_options.files)
     if from_files:
+        document_options = model_document.on_service(document_options, model_options, connected)
         request = rollout.request_from_files(document_options, connected, beside=True)
     else:
         request = _request_from_canary(document_options, connected)

@@ -66,6 +66,7 @@ def deploy(
     target = None if offline else targets.connect(name)
     if document_options.files:
         _check_target(target)
+        document_options = model_document.on_service(document_options, model_options, target)
     read = rollout.request_from_files if document_options.files else rollout.request_from_target
     mode: PinMode = "compare" if apply_options.dry_run else "record" if no_snapshot else "snapshot"
     request = replace(read(document_options, target, mode), reset=reset)

@@ -17,6 +17,7 @@ from pilotlight.v2_tensors import InputSpec, flatten, inputs_of
 from pilotlight.wire.http_client import HttpReply
 from platformctl import output, targets
 from platformctl.services import infer_request
+from platformctl.services.infer_request import TEXT_INPUT
 from platformctl.targets import Gateway
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 TEXT_SUFFIXES: Final = (".csv", ".tsv", ".txt")
 SHOWN: Final = 12
-TEXT_INPUT: Final = "text_input"  # the prompt of text models, as Triton's generate extension names it
 SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway header says so
 
 
@@ -63,34 +63,45 @@ def infer(
     """
     kinds = [kind for kind, value in sources.items() if value is not None]
     if len(kinds) != 1:
+        problem = "give only one of" if kinds else "infer needs the input of the model: one of"
         options = ", ".join(f"--{kind}" for kind in kinds or sources)
-        problem = f"give only one of {options}" if kinds else f"infer needs the input of the model: one of {options}"
-        raise UsageError(problem, f"platformctl infer {name} --data '[5.1, 3.5, 1.4, 0.2]'")
+        raise UsageError(f"{problem} {options}", f"platformctl infer {name} --data '[5.1, 3.5, 1.4, 0.2]'")
+    kind, value = read_source(kinds[0], sources[kinds[0]])
     key, target = service_options.key(name), service_options.connect_running()
     headers = {**({HEADER_TAG: tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
     status = target.status(key)
     with target.open_route(tagged(status, tag)) as route:
         gateway = Gateway(route.url, {**route.headers, **headers})
         if {each.role for each in status.revisions} == {"router"}:
-            infer_graph(gateway, key[1], kinds[0], sources[kinds[0]], timeout)
+            infer_graph(gateway, key[1], kind, value, timeout)
             return
         called, path, metadata_reply = model or key[1], *read_metadata(gateway, model or key[1], timeout)
         models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
         if len(models) == 1 and not model:  # a repository, whose model has a name of its own
             called, path, metadata_reply = models[0], *read_metadata(gateway, models[0], timeout)
         inputs = inputs_of(parse_reply(metadata_reply, called, models))
-        request = infer_request.with_outputs(build_body(kinds[0], sources[kinds[0]], inputs, input_name), outputs)
-        is_prompt = input_name in {"", TEXT_INPUT} and TEXT_INPUT in {i.name for i in inputs}
-        if is_prompt and outputs and is_decoupled(gateway, path, timeout):
-            hint = f"leave it out: platformctl infer {name} --text {shlex.quote(sources['text'] or 'TEXT')}"
-            raise UsageError(f"{called} generates text: --outputs is for models with one response of tensors", hint)
-        prompt = sources["text"] if is_prompt and not outputs else None
-        reply = send(gateway, path, request, prompt, timeout)
-    answer = parse_reply(reply, called, service=key[1])
-    cold_start_ms = metadata_reply.headers.get(HEADER_COLD_START) or reply.headers.get(HEADER_COLD_START)
-    if not cold_start_ms and metadata_reply.seconds > SLOW_S:
-        cold_start_ms = f"{1000 * metadata_reply.seconds:.0f}"
-    show(answer, reply, cold_start_ms)
+        takes_prompt = input_name in {"", TEXT_INPUT} and TEXT_INPUT in {each.name for each in inputs}
+        prompt = infer_request.prompt_of(kind, value) if takes_prompt else None
+        if prompt and (outputs or kind == "data") and not is_decoupled(gateway, path, timeout):
+            prompt = None
+        if prompt and outputs:
+            raise outputs_of_text(called, name, prompt[TEXT_INPUT])
+        reply = send_prompt(gateway, path, prompt, timeout) if prompt else None
+        if reply is None:
+            request = infer_request.with_outputs(build_body(kind, value, inputs, input_name), outputs)
+            reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
+    show(parse_reply(reply, called, service=key[1]), reply, cold_start_of(metadata_reply, reply))
+
+
+def cold_start_of(first: HttpReply, last: HttpReply) -> str | None:
+    """Return the milliseconds of a cold start by the gateway's header, else by the time of the first response."""
+    known = first.headers.get(HEADER_COLD_START) or last.headers.get(HEADER_COLD_START)
+    return known or (f"{1000 * first.seconds:.0f}" if first.seconds > SLOW_S else None)
+
+
+def outputs_of_text(model: str, service: str, prompt: str) -> UsageError:
+    hint = f"leave it out: platformctl infer {service} --text {shlex.quote(prompt)}"
+    return UsageError(f"{model} generates text: --outputs is for models with one response of tensors", hint)
 
 
 def read_metadata(gateway: Gateway, model: str, timeout: float) -> tuple[str, HttpReply]:
@@ -108,31 +119,23 @@ def is_decoupled(gateway: Gateway, path: str, timeout: float) -> bool:
         return False
 
 
-def send(
-    gateway: Gateway, path: str, request: infer_request.InferRequest, prompt: str | None, timeout: float
-) -> HttpReply:
-    """Send a prompt by `generate`, if the server has it, and all else by V2.
+def send_prompt(gateway: Gateway, path: str, prompt: Mapping[str, Any], timeout: float) -> HttpReply | None:
+    """Send a prompt with its parameters by `generate`; None if the server has none.
 
     A text model is decoupled: V2 has no HTTP response for it, and the 501 would count as an error of the service.
     """
-    if prompt is not None:
-        body = json.dumps({TEXT_INPUT: prompt}).encode()
-        reply = gateway.request("POST", f"{path}/generate", body, request.headers, timeout)
-        if reply.status != 404:
-            return reply
-    return gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
+    headers = {"Content-Type": "application/json"}
+    reply = gateway.request("POST", f"{path}/generate", json.dumps(prompt).encode(), headers, timeout)
+    return reply if reply.status != 404 else None
 
 
 def infer_graph(gateway: Gateway, name: str, kind: str, value: Any, timeout: float) -> None:
     """Send a whole request to an InferenceGraph, which has no model, and so no metadata, of its own."""
-    if kind == "file" and value.suffix == ".json":
-        kind, value = "data", value.read_text()
-    request = _parsed(sys.stdin.read() if value == "-" else value) if kind == "data" else None
-    if not isinstance(request, dict):
+    if kind != "data" or not isinstance(value, dict):
         hint = "a whole request as its services take it: --data '{\"inputs\": …}' or '{\"instances\": …}'"
         raise UsageError(f"{name} is an InferenceGraph, which has no inputs of its own", hint)
     headers = {"Content-Type": "application/json"}
-    reply = gateway.request("POST", "/", json.dumps(request).encode(), headers, timeout)
+    reply = gateway.request("POST", "/", json.dumps(value).encode(), headers, timeout)
     show(parse_reply(reply, name), reply, reply.headers.get(HEADER_COLD_START))
 
 
@@ -147,14 +150,17 @@ def tagged(status: "ServiceStatus", tag: str) -> "ServiceStatus":
     return replace(status, url=addresses[tag])
 
 
+def read_source(kind: str, value: Any) -> tuple[str, Any]:
+    """Return an input option with its JSON decoded: that of stdin and of a .json file as `data`."""
+    if kind == "file" and value.suffix == ".json":
+        return "data", _parsed(value.read_text())
+    return kind, _parsed(sys.stdin.read() if value == "-" else value) if kind == "data" else value
+
+
 def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) -> infer_request.InferRequest:
     """Build the request from the one input option that was given."""
     if kind == "data":
-        return infer_request.from_json(_parsed(sys.stdin.read() if value == "-" else value), inputs, input_name)
-    if kind == "file" and value.suffix == ".json":
-        return infer_request.from_json(_parsed(value.read_text()), inputs, input_name)
-    if kind == "text" and not input_name and any(each.name == TEXT_INPUT for each in inputs):
-        input_name = TEXT_INPUT
+        return infer_request.from_json(value, inputs, input_name)
     spec = infer_request.select_input(inputs, input_name, text=kind == "text")
     if kind == "file" and value.suffix in TEXT_SUFFIXES and spec.datatype != "BYTES":
         hint = "give JSON: --data '[1, 2]' or --file values.json, or an array of numpy.save: --file values.npy"
@@ -200,6 +206,8 @@ def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = (), service
     if reply.status == 404:
         raise NotFound(f"{model}: {said}", f"--model names the model; there are {', '.join(there)}" if there else "")
     hint = "pass its token: --token TOKEN, or the variable PILOTLIGHT_TOKEN" if reply.status == 401 else ""
+    if reply.status == 501 and service:
+        hint = f"of a model that generates text: platformctl infer {service} --text TEXT"
     if reply.status == 500 and service:
         hint = f"the error of the model: platformctl logs {service}"
     raise PlatformError(f"the service responded {reply.status}: {said}", hint)

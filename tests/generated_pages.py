@@ -13,6 +13,7 @@ from tests.platform.spec import annotations_page, errors_page
 from tests.predictor.config import settings_page, triton_flags_page
 from tests.predictor.metrics import metrics_page
 from tests.serving import ROOT
+from tests.triton_compatibility import scores_page
 
 
 class GeneratedPage(NamedTuple):
@@ -33,6 +34,7 @@ class GeneratedPage(NamedTuple):
 GENERATED: Final = (
     GeneratedPage("docs/reference/settings.md", settings_page.page),
     GeneratedPage("docs/how-to/migrate-triton.md", triton_flags_page.page, "Flags"),
+    GeneratedPage("docs/how-to/migrate-triton.md", scores_page.page, "Recorded cases"),
     GeneratedPage("docs/reference/cli.md", cli_page.page),
     GeneratedPage("docs/reference/manifests.md", annotations_page.page, "Annotations"),
     GeneratedPage("docs/reference/lint.md", lint_page.page),

@@ -27,8 +27,8 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "bootstrap", "__main__",
     ),
     "platformctl": (
-        "output", "completion", "targets", "manifest_files", "options", "services", "canary", "microservice", "doctor",
-        "main", "commands", "__main__",
+        "output", "completion", "targets", "manifest_files", "options", "services", "profiles", "canary",
+        "microservice", "doctor", "main", "commands", "__main__",
     ),
 }  # fmt: skip
 

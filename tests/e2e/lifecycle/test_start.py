@@ -173,6 +173,14 @@ def test_with_exit_on_error_a_failed_start_ends_the_process(tmp_path: Path, serv
     assert any(line["event"] == "failed" and "model 'm'" in line["message"] for line in server.log())
 
 
+def test_as_triton_a_model_to_load_that_is_not_there_ends_the_process(tmp_path: Path, serve: Serve) -> None:
+    flags = ("--compat=triton", "--grpc-port=0", "--metrics-port=0", "--model-control-mode=explicit")
+    server = serve(write_signed(tmp_path, HELD), *flags, "--load-model=m", "--load-model=ghost", ready=False)
+    assert server.process.wait(60) == 1
+    reason = "model 'ghost': 'ghost' is not in the repository"
+    assert any(line["event"] == "failed" and line["message"] == reason for line in server.log())
+
+
 def test_an_extra_model_that_loads_or_fails_later_leaves_the_server_ready(tmp_path: Path, serve: Serve) -> None:
     repository = write_signed(tmp_path, HELD)
     (tmp_path / "extra").mkdir()

@@ -6,10 +6,12 @@ Built by plan/planner.py once mode and runtime are known; read by the stages for
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from pilotlight.catalogue.engine_programs import AdapterSupport, container_engine
 from pilotlight.catalogue.runtime_merge import group_size
+from pilotlight.contract import ENV_SETTINGS_PREFIX
 from pilotlight.k8s import names, quantities
 from pilotlight.plan import document_annotations
 from pilotlight.plan.deployment_mode import wants_ray
@@ -136,6 +138,20 @@ class PlanContext:
             protocols = [protocol.lower() for protocol in choice.runtime.protocols] if choice.runtime else []
             default = "openai" in protocols or bool(container_engine(choice.container))
         return self.service.annotations.get(names.ANNOTATION_MODEL_NAMES, self.service.name if default else "")
+
+    def predictor_setting(self, flag: str) -> list[str]:
+        """Return the values of a flag of our predictor, in command, arguments and variables of the main container."""
+        if not self.choice.is_pilotlight:
+            return []
+        container = self.choice.container
+        words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
+        variable = ENV_SETTINGS_PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+        values = [str(each.get("value", "")) for each in container.get("env") or () if each.get("name") == variable]
+        for word, following in pairwise([*words, ""]):
+            name, equals, value = word.partition("=")
+            if name.replace("_", "-") == flag:
+                values.append(value if equals else following)
+        return values
 
     def annotation(self, *keys: str) -> str:
         return document_annotations.lookup(self.service, self.component, *keys)[1]

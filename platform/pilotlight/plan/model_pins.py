@@ -1,33 +1,21 @@
 """Pins of a component: the URIs that are pinned, and the variable that makes our predictor honour those of stores."""
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
-from pilotlight.contract import ENV_MODEL_PINS, ENV_SETTINGS_PREFIX
+from pilotlight.contract import ENV_MODEL_PINS
 from pilotlight.k8s.model_pins import ModelPin, decode, encode, is_local
 from pilotlight.k8s.names import ANNOTATION_PINS
 from pilotlight.plan.component_context import PlanContext
 
 Json = Any
-_CONTROL_MODE: Final = f"{ENV_SETTINGS_PREFIX}MODEL_CONTROL_MODE"
 
 
 def follows_repository(context: PlanContext) -> bool:
     """Whether the predictor loads what changes in its repository (poll, versions), or what clients name (explicit)."""
-    if not context.choice.is_pilotlight:
-        return False
-    container = context.choice.container
-    written = (*(container.get("command") or ()), *(container.get("args") or ()))
-    words = [str(word).replace("_", "-") for word in written]
-    modes = [str(each.get("value", "")) for each in container.get("env") or () if each.get("name") == _CONTROL_MODE]
-    for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        if name == "--model-control-mode":
-            modes.append(value if equals else following)
-        elif name in ("--allow-poll-model-repository", "--model-store"):
-            modes.append("poll")
-    return any(mode and mode != "none" for mode in modes)
+    modes = context.predictor_setting("--model-control-mode")
+    polls = ("--allow-poll-model-repository", "--model-store")
+    return any(mode and mode != "none" for mode in modes) or any(map(context.predictor_setting, polls))
 
 
 def pins_of(context: PlanContext, uris: Sequence[str]) -> dict[str, ModelPin]:

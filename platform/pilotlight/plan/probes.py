@@ -28,6 +28,7 @@ def decide_probes(context: PlanContext, port: int, log: DecisionLog) -> dict[str
     """Return the probes of the main container for the mode; the container's own win."""
     container = context.choice.container
     brought = {name: dict(container[name]) for name in PROBES if container.get(name)}
+    _check_restrictions(context, port, log)
     for probe in brought.values():
         for action in ("httpGet", "tcpSocket"):
             # Knative adds the serving port to a probe without one; Kubernetes would reject it.
@@ -37,6 +38,15 @@ def decide_probes(context: PlanContext, port: int, log: DecisionLog) -> dict[str
         return _for_knative(context, port, brought, log)
     log.decide(context.component.role, "startup budget", f"{context.allowed_start_s} s", _budget_reason(context))
     return {**_default(context, port, context.start_budget_s), **brought}
+
+
+def _check_restrictions(context: PlanContext, port: int, log: DecisionLog) -> None:
+    """Refuse a key for health calls, which no probe has."""
+    flag = "--grpc-restricted-protocol" if "grpc" in _handlers(context, port)[0] else "--http-restricted-api"
+    pairs = " ".join(context.predictor_setting(flag)).split()
+    if any("health" in pair.partition(":")[0].split(",") for pair in pairs):
+        message = f"{flag} restricts health, so no probe would pass and the service would never be ready"
+        log.error("PL392", context.path(), f"{message}; leave health out of the groups")
 
 
 def _budget_reason(context: PlanContext) -> str:

@@ -1,9 +1,20 @@
 from typing import Any
 
-from tests.platform.plan.building import FOREIGN, annotated, codes, kserve, ome, planned, reason, refusals, workload
+from tests.platform.plan.building import (
+    FOREIGN,
+    OURS,
+    annotated,
+    codes,
+    kserve,
+    ome,
+    planned,
+    reason,
+    refusals,
+    workload,
+)
 
 from pilotlight.plan.types import Capabilities
-from pilotlight.spec.service import Service
+from pilotlight.spec.service import ModelSpec, Service
 
 
 def container(service: Service, **how: Any) -> dict[str, Any]:
@@ -51,6 +62,22 @@ def test_a_probe_without_a_port_asks_the_serving_port() -> None:
     for made in (container(ome(runner=probes)), container(ome(min_replicas=0, runner=probes))):
         assert made["readinessProbe"]["httpGet"] == {"path": "/up", "port": 8080}
         assert made["livenessProbe"]["tcpSocket"] == {"port": 8080}
+
+
+def test_a_key_for_health_is_refused_since_no_probe_has_it() -> None:
+    flags = (
+        {"args": ["--http-restricted-api=health,metadata:key=secret"]},
+        {"args": ["--http_restricted_api", "inference:a=b", "--http-restricted-api", "health:key=secret"]},
+        {"env": [{"name": "INFERENCE_HTTP_RESTRICTED_API", "value": "inference:a=b health:key=secret"}]},
+    )
+    for runner in flags:
+        for replicas in (0, 1):
+            assert codes(refusals(ome(min_replicas=replicas, runner=runner))) == ["PL392"], runner
+    assert not refusals(ome(runner={"args": ["--http-restricted-api=inference:health=secret"]}))
+    grpc = {"args": ["--grpc-restricted-protocol=health:key=secret"]}
+    assert not refusals(ome(runner=grpc)), "probes use HTTP"
+    model = ModelSpec("onnx", runtime=OURS, storage_uri="s3://models/iris.onnx", protocol="grpc-v2", container=grpc)
+    assert codes(refusals(kserve(model=model))) == ["PL392"]
 
 
 def test_a_foreign_server_is_only_asked_whether_it_listens() -> None:

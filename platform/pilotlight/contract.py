@@ -163,10 +163,15 @@ TOKEN_BUCKETS: Final = tuple(4**power for power in range(14))
 BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def trust_pickle_setting(pins: str) -> str:
-    """Return the option that sets the pins of pickles, FILE=SHA256, in a manifest, as a shell reads it."""
+def trust_pickle_setting(pins: str, index: int | None = None) -> str:
+    """Return the option that sets the pins of pickles, FILE=SHA256, in a manifest, as a shell reads it.
+
+    `index` of the variable in an `env` that has others; without it the option replaces the whole list.
+    """
     import json
     import shlex
 
     value = json.dumps(pins, ensure_ascii=False)
-    return f"--set {shlex.quote(f'spec.predictor.model.env=[{{name: {ENV_TRUST_PICKLE}, value: {value}}}]')}"
+    variable = f"{{name: {ENV_TRUST_PICKLE}, value: {value}}}"
+    edit = f"env=[{variable}]" if index is None else f"env[{index}]={variable}"
+    return f"--set {shlex.quote(f'spec.predictor.model.{edit}')}"

@@ -24,6 +24,7 @@ from tests.object_stores import Bucket, moto, s3_bucket
 from tests.predictor.storage.conftest import Hub, WebServer, web
 
 from pilotlight.errors import UsageError
+from pilotlight.wire.model_formats import pickle_files
 from platformctl.commands.service.deploy import USES
 from platformctl.services import scaffold
 from platformctl.services.model_argument import describe, kind_of
@@ -144,6 +145,8 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     assert (refused.code, refused.out) == (2, "")
     assert "wine.pkl is a pickle, which runs code of its author" in refused.err
     assert "platformctl deploy wine.pkl --dry-run --trust-pickle; else" in refused.err
+    formatted = call("deploy", "wine.pkl", "-o", "name")
+    assert "platformctl deploy wine.pkl --trust-pickle; else" in formatted.err
     named = call("deploy", "wine.pkl", "--name", "red wine", "--set", "a=1", "--set", "b=2", "--no-wait")
     line = "platformctl deploy wine.pkl --set a=1 --set b=2 --name 'red wine' --no-wait --trust-pickle; else"
     assert line in named.err, named.err
@@ -164,6 +167,18 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     option, setting = shlex.split(pasted.err.partition("for a manifest: ")[2])
     rendered = call("render", "-f", "wine.yaml", option, setting)
     assert variable["value"] in rendered.out
+    refused = call("deploy", "-f", "wine.yaml", "--dry-run")  # where it would fail only at its start
+    assert (refused.code, refused.out) == (2, "")
+    assert "error: wine.yaml:" in refused.err
+    assert ": wine.pkl is a pickle, which runs code of its author when it is loaded\n" in refused.err
+    assert f"the same command with {option} {shlex.quote(setting)}; else save it in another format" in refused.err
+    assert call("deploy", "-f", "wine.yaml", option, setting, "--dry-run").code == 0
+    added = call("deploy", "-f", "wine.yaml", "--set", "spec.predictor.model.env=[{name: A, value: b}]", "--dry-run")
+    assert "--set 'spec.predictor.model.env[1]={name: INFERENCE_TRUST_PICKLE, value: " in added.err
+    (folder / "wine.pkl").write_bytes(pickle.dumps({"another": "object"}))
+    changed = call("deploy", "-f", "wine.yaml", option, setting, "--dry-run")
+    assert changed.code == 2
+    assert "wine.pkl has changed: INFERENCE_TRUST_PICKLE pins another SHA-256" in changed.err
     elsewhere = call("deploy", "s3://models/wine.pkl", "--trust-pickle", "--dry-run")
     assert elsewhere.code == 2
     assert "is not on this machine" in elsewhere.err
@@ -248,10 +263,15 @@ class Scale(torch.nn.Module):
         self.factor = torch.nn.Parameter(torch.ones(1))
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_module_without_layers_is_no_file_of_weights_alone(zipped: bool, folder: Path) -> None:
-    torch.save(Scale(), folder / "scale.pt", _use_new_zipfile_serialization=zipped)
-    assert describe("./scale.pt").pickle == ("scale.pt" if zipped else "")
+def test_a_module_without_layers_is_a_pickle_in_each_form_of_torch_save(
+    zipped: bool, protocol: int, folder: Path
+) -> None:
+    torch.save(Scale(), folder / "scale.pt", pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+    assert describe("./scale.pt").pickle == "scale.pt"
+    torch.save(Scale().state_dict(), folder / "model.pt", _use_new_zipfile_serialization=zipped)
+    assert pickle_files(folder / "model.pt") == []
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "lepton", "brev"])

@@ -4,7 +4,6 @@
 """
 
 import ast
-import hashlib
 import io
 import os
 import re
@@ -17,12 +16,12 @@ from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
+from pilotlight.release.pickle_trust import RUNS_CODE, pins_of
 from pilotlight.targets.table import EMBEDDED
 from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import (
     FORMATS,
     PICKLE_SUFFIXES,
-    WHOLE_MODULE,
     Detected,
     ModelFormat,
     by_name,
@@ -31,6 +30,7 @@ from pilotlight.wire.model_formats import (
     find_format,
     holds_only_weights,
     missing_module,
+    pickle_files,
 )
 from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
@@ -248,16 +248,14 @@ def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.M
     if not local:
         may_be = model.format == "sklearn" and not model.uri.endswith(".skops")
         return replace(model, pickle=PurePosixPath(model.uri).name if may_be else "")
-    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    pickles = [each for each in files if each.suffix in PICKLE_SUFFIXES and model.format in ("sklearn", "mlflow")]
-    if model.phrase == WHOLE_MODULE:
-        pickles = [each for each in files if (known := detect_file(each)) and known.phrase == WHOLE_MODULE]
     if not trust:
+        pickles = pickle_files(path)
         return replace(model, pickle=pickles[0].name if pickles else "")
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     pinned = [each for each in files if each.suffix in (*PICKLE_SUFFIXES, ".pt", ".pth", ".pt2", ".ckpt")]
     if not pinned:
         raise UsageError(f"--trust-pickle: {model.uri} holds no pickle")
-    pins = ",".join(f"{each.name}={_sha256(each)}" for each in pinned)
+    pins = pins_of(pinned)
     return replace(model, pickle=pinned[0].name, env={**model.env, ENV_TRUST_PICKLE: pins})
 
 
@@ -265,12 +263,7 @@ def pickle_warning(model: scaffold.Model) -> str:
     """Return what is wrong with a model that our predictor would refuse: it is a pickle that is not pinned."""
     if not model.pickle or not model.ours or ENV_TRUST_PICKLE in model.env:
         return ""
-    return f"{model.pickle} is a pickle, which runs code of its author when it is loaded"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{model.pickle} {RUNS_CODE}"
 
 
 def _size(path: Path) -> int:

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from pilotlight.contract import trust_pickle_setting
 from pilotlight.errors import NotFound, UsageError
+from pilotlight.release.pickle_trust import safe_formats
 from pilotlight.targets import table
-from pilotlight.wire.model_formats import WHOLE_MODULE
 from platformctl import output, targets
 from platformctl.options import DocumentOptions
 from platformctl.services import model_argument, model_replacement, scaffold
@@ -60,8 +60,9 @@ def given_options() -> str:
     context, words = click.get_current_context(), list[Any]()
     for option in context.command.params:
         name = option.name or ""
-        if isinstance(option, click.Option) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            given = context.params.get(name)
+        typed = name in context.params and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and isinstance(option, click.Option):  # without --output, which is no parameter of the command
+            given = context.params[name]
             for value in given or () if option.multiple else [given]:
                 flag = option.secondary_opts[-1] if value is False else option.opts[-1]
                 words += [flag] if isinstance(value, bool) or value == option.flag_value else [flag, value]
@@ -86,9 +87,7 @@ def with_document(
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
     if "://" not in word and (warning := model_argument.pickle_warning(model)):
         line = f"platformctl {command} {shlex.quote(word)}{given_options()} --trust-pickle"
-        torch = model.phrase == WHOLE_MODULE
-        formats = "as a state dict, TorchScript or .pt2" if torch else "in another format, such as skops or ONNX"
-        raise UsageError(warning, f"if you trust it: {line}; else save it {formats}")
+        raise UsageError(warning, f"if you trust it: {line}; else save it {safe_formats(model.phrase)}")
     if model_options.save:
         model = replace(model, uri=model_argument.seen_from(model.uri, file))
     elif "://" not in model.uri:

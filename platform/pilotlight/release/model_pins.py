@@ -19,6 +19,7 @@ from pilotlight.k8s.model_pins import (
     scheme_of,
 )
 from pilotlight.k8s.names import ANNOTATION_PINS
+from pilotlight.release.pickle_trust import check_pickles
 from pilotlight.release.plan_and_render import Documents, plan_documents
 from pilotlight.release.remote_pins import resolve_remote
 from pilotlight.wire.environments.install_command import install_command
@@ -26,7 +27,7 @@ from pilotlight.wire.messages import redact_uri
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest, ObjectKey
-    from pilotlight.plan.types import Capabilities
+    from pilotlight.plan.types import Capabilities, Workload
     from pilotlight.spec.service import Service
 
 # `snapshot` copies local models for the revision, `record` serves them in place, `compare` stores nothing.
@@ -55,11 +56,15 @@ def resolve_pins(
 ) -> Documents:
     """Return the documents with a pin for each model URI that can have one; a warning names the others.
 
-    Unless `mode` is compare, requirements of Python models are installed for replicas on this machine. Without
-    `models`, a path is not of this machine: on a cluster it is one of the image.
+    Raises UsageError for pickles that are not trusted. Unless `mode` is compare, requirements of Python models are
+    installed for replicas on this machine. Without `models`, a path is not of this machine: on a cluster it is one of
+    the image.
     """
-    uris = unpinned_uris(documents, capabilities)
+    unpinned = unpinned_models(documents, capabilities)
+    uris = list(unpinned)
     paths = {uri: local_path(uri) for uri in uris if is_local(uri)} if models is not None else {}
+    for uri, path in paths.items():
+        check_pickles(path, *unpinned[uri])
     pins = {uri: models.pin(path, mode, progress) for uri, path in paths.items() if models is not None}
     remote = [uri for uri in uris if scheme_of(uri) in REMOTE_SCHEMES]
     if capabilities.target == LOCAL_CAPABILITIES["target"]:
@@ -86,12 +91,15 @@ def _check_libraries(uris: Iterable[str]) -> None:
             raise PlatformError(f"{redact_uri(uri)} needs {library}, which is not installed", install_command("cloud"))
 
 
-def unpinned_uris(documents: Documents, capabilities: "Capabilities") -> list[str]:
-    """Return the model URIs without a pin, in order. Raises InvalidDocument for what cannot be planned."""
-    planned = plan_documents(documents, capabilities)
-    known = {uri for service in documents.services for uri in decode(service.annotations.get(ANNOTATION_PINS, ""))}
-    uris = (uri for plan in planned.plans for workload in plan.workloads for uri in workload.model_uris)
-    return [uri for uri in dict.fromkeys(uris) if uri not in known]
+def unpinned_models(documents: Documents, capabilities: "Capabilities") -> "dict[str, tuple[Workload, Service]]":
+    """Return the model URIs without a pin, in order, with one of those that load each.
+
+    Raises InvalidDocument for what cannot be planned.
+    """
+    plans, services = plan_documents(documents, capabilities).plans, documents.services
+    known = {uri for service in services for uri in decode(service.annotations.get(ANNOTATION_PINS, ""))}
+    loads = ((work, service) for plan, service in zip(plans, services, strict=True) for work in plan.workloads)
+    return {uri: (work, service) for work, service in loads for uri in work.model_uris if uri not in known}
 
 
 def without_pins(documents: Documents) -> Documents:

@@ -11,6 +11,7 @@ from pilotlight.wire.model_formats.detection import (
     is_exported_program,
     mlserver_format,
     only_model,
+    pickle_files,
     read_settings,
 )
 from pilotlight.wire.model_formats.table import (
@@ -26,5 +27,6 @@ from pilotlight.wire.model_formats.torch_weights import holds_only_weights, miss
 __all__ = [
     "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name",
     "canonical_name", "detect", "detect_file", "find_format", "holds_only_weights", "huggingface_config",
-    "huggingface_phrase", "is_exported_program", "missing_module", "mlserver_format", "only_model", "read_settings",
+    "huggingface_phrase", "is_exported_program", "missing_module", "mlserver_format", "only_model",
+    "pickle_files", "read_settings",
 ]  # fmt: skip

@@ -14,10 +14,15 @@ _OPENED: Final = frozenset(
 _HEAD: Final = 1 << 16
 _MAX_CODE: Final = 1 << 20
 _MAX_JSON: Final = 64 << 20
-_TORCH_LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # first bytes of torch.save before 1.6
+_TORCH_LEGACY: Final = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # of torch.save before 1.6, after a protocol
 WHOLE_MODULE: Final = "PyTorch module (pickle)"  # by torch.save(model, FILE)
-# Classes, which a state dict has none of: of torch's layers anywhere, or of the object itself.
-_CLASSES: Final = re.compile(rb"ctorch\.nn\.modules\.|\A\x80.c(?!collections\n|torch\n|torch\._utils\n)", re.DOTALL)
+# Classes, which a state dict has none of: of torch's layers anywhere, or of the object itself, which files before 1.6
+# have after two nested dicts, with its source. torch.load(weights_only=True) refuses protocol 4 whatever it names.
+_CLASSES: Final = re.compile(
+    rb"ctorch\.nn\.modules\.|\A\x80[\4\5]"
+    rb"|(?:\A|uu\.)\x80.(?:c(?!collections\n|torch\n|torch\._utils\n)|\(X\x06\0\0\0module)",
+    re.DOTALL,
+)
 _PICKLED: Final = {
     b"sklearn.": "scikit-learn estimator", b"xgboost.": "XGBoost estimator", b"lightgbm.": "LightGBM estimator",
     b"catboost.": "CatBoost estimator", b"torch": "PyTorch object",
@@ -103,8 +108,8 @@ def _opened(path: Path, head: bytes) -> tuple[ModelFormat, str] | None:
     """Return the format by the first bytes of a file, and what it is; None if they are of none."""
     if head.startswith(b"PK"):
         return _archive(path)
-    if head.startswith(_TORCH_LEGACY):
-        return NAMED["pytorch"], NAMED["pytorch"].phrase
+    if head.startswith(b"\x80") and _TORCH_LEGACY in head[:32]:
+        return NAMED["pytorch"], WHOLE_MODULE if _CLASSES.search(head) else NAMED["pytorch"].phrase
     if head.startswith(b"tree\n") and b"version=" in head[:64]:
         return NAMED["lightgbm"], "LightGBM model (text)"
     if re.match(rb'\s*\{\s*"(learner|version)"', head) and b'"learner"' in head:
@@ -146,6 +151,18 @@ def _archive(path: Path) -> tuple[ModelFormat, str] | None:
 def is_exported_program(name: str) -> bool:
     """Whether a file of an archive is a program of torch.export.save."""
     return name.endswith("/models/model.json") or name == "serialized_exported_program.json"
+
+
+def pickle_files(path: Path) -> list[Path]:
+    """Return the files of a model that our predictor loads only by their SHA-256, since they are pickles."""
+    model = detect(path)
+    tabular = model is not None and model.format.name in ("sklearn", "mlflow")
+    if model is None or not (tabular or model.phrase == WHOLE_MODULE):
+        return []
+    files = [model.file] if model.file.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    if tabular:
+        return [each for each in files if each.suffix in PICKLE_SUFFIXES]
+    return [each for each in files if (known := detect_file(each)) and known.phrase == WHOLE_MODULE]
 
 
 def huggingface_phrase(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -235,14 +236,21 @@ def test_https_for_other_machines_is_warned_of_unless_every_service_has_tokens(
     assert is_open(settings, cast(Any, Deployed(services))) is warned
 
 
-def test_a_platform_that_cannot_start_says_why(environ: dict[str, str], home: Home) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = str(held.getsockname()[1])
-        code, _, err = typed({**environ, "PILOTLIGHT_GATEWAY_PORT": port}, "up")
+def test_a_platform_that_cannot_start_names_all_ports_that_are_taken_and_leaves_no_process(
+    environ: dict[str, str], home: Home
+) -> None:
+    home.create()
+    (home.run / "output").mkdir()  # of an earlier platform with a replica, whose output the log writer had copied
+    os.mkfifo(home.run / "output" / "default@iris@iris-1.ended")
+    with socket.create_server(("127.0.0.1", 0)) as gateway, socket.create_server(("127.0.0.1", 0)) as api:
+        ports = {"GATEWAY": str(gateway.getsockname()[1]), "API": str(api.getsockname()[1])}
+        changed = {f"PILOTLIGHT_{name}_PORT": port for name, port in ports.items()}
+        code, _, err = typed({**environ, **changed}, "up")
     assert code == 1
-    assert f"port {port} on 127.0.0.1" in err
-    assert "is in use by" in err
-    assert "PILOTLIGHT_GATEWAY_PORT" in err
+    for name, port in ports.items():
+        message = rf"port {port} on 127\.0\.0\.1 is in use by \S+ \(pid {os.getpid()}\); stop it or choose another port"
+        assert re.search(rf"{message} with up --{name.lower()}-port or PILOTLIGHT_{name}_PORT", err), err
+    assert not processes_of(home)
 
 
 def test_a_control_process_that_came_too_late_is_ended(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

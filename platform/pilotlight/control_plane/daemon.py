@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.gateway import process
+from pilotlight.gateway import control_link, process
 from pilotlight.observability.bounded_stderr import BoundedStderrHandler
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_settings
 from pilotlight.targets.local.home_directory import ENV_HOME, Home, home
@@ -31,6 +31,7 @@ from pilotlight.targets.local.supervisor.gpus import PARKED_PERCENT
 from pilotlight.wire.machine import free_port
 
 if TYPE_CHECKING:
+    from pilotlight.gateway.listeners import Address
     from pilotlight.targets.local.control.reconciler import ReconcilerSettings
 
 HOLDER: Final = "the control process"  # of canaries; unique by the home folder's lock
@@ -87,6 +88,17 @@ class Options:
             sys.executable, "-m", "pilotlight.control_plane.daemon", "--home", str(self.home.root),
             *map(str, flags), *prometheus, *pilot_light, *foreground, *https, *hosts,
         )  # fmt: skip
+
+    def addresses(self) -> "dict[Address, str]":
+        """Return the addresses that a start binds, with the option for each; a living gateway holds its own."""
+        from pilotlight.gateway.listeners import Address, parse
+
+        addresses = {Address("127.0.0.1", self.api_port): "up --api-port or PILOTLIGHT_API_PORT"}
+        if not control_link.is_running(self.home.root):
+            addresses[Address("127.0.0.1", self.gateway_port)] = "up --gateway-port or PILOTLIGHT_GATEWAY_PORT"
+            if self.https is not None:
+                addresses[parse(self.https.address)] = "up --https"
+        return addresses
 
     def reconciler(self, prometheus: str) -> "ReconcilerSettings":
         """Return the settings of the reconciler; `prometheus` is the address of the server in use."""
@@ -181,7 +193,7 @@ def _failed_in_foreground() -> int:
 
 
 async def serve(settings: Options, held_lock: int) -> int:
-    """Run until shutdown; return the exit code. The API's port is bound first, so a failed start leaves nothing."""
+    """Run until shutdown; return the exit code. Ports are checked first, so a failed start leaves nothing."""
     from pilotlight.control_plane import launcher_registry, lost_state
     from pilotlight.gateway import listeners
     from pilotlight.targets.local import prometheus_process
@@ -189,6 +201,7 @@ async def serve(settings: Options, held_lock: int) -> int:
 
     shutdown = Shutdown(settings.home)
     try:
+        listeners.check_free(settings.addresses())
         listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
         engine = Engine(settings.home, settings.reconciler(prometheus), launchers=launcher_registry.factories())

@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -84,6 +84,18 @@ def bind(address: Address, setting: str = "") -> socket.socket:
         listener.close()
         raise CannotListen(bind_error_message(address, error, setting)) from error
     return listener
+
+
+def check_free(addresses: Mapping[Address, str]) -> None:
+    """Raise CannotListen that names every address which cannot be bound, with its setting, the value."""
+    taken = []
+    for address, setting in addresses.items():
+        try:
+            bind(address, setting).close()
+        except CannotListen as error:
+            taken.append(str(error))
+    if taken:
+        raise CannotListen("; ".join(taken))
 
 
 def bind_ipv6(address: Address, setting: str = "") -> socket.socket | None:

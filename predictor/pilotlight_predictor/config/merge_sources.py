@@ -118,6 +118,8 @@ def _fronts(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         yield f"{here}, must be 0 with server.workers = {server.workers}; set one of --fronts and --workers"
     if server.allow_shared_memory:
         yield f"{here}, must be 0 with server.allow_shared_memory: a region belongs to one process; remove one of them"
+    if any(key == "file" for key, _ in settings.observability.trace_config):
+        yield f"{here}, must be 0 with a trace file: request traces need a single process; remove one of them"
     share = server.max_bytes_in_flight // (server.fronts + 1)
     if share < server.http_max_input_size:
         yield (

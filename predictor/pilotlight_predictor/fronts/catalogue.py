@@ -84,7 +84,7 @@ def catalogue_of(server: Server) -> Catalogue:
 class Publisher:
     """The model process's side: sends the catalogue if it has changed."""
 
-    def __init__(self, server: Server, send: Callable[[bytes], None]) -> None:
+    def __init__(self, server: Server, send: Callable[[bytes, bool], None]) -> None:
         self._server, self._send = server, send
         self._last: Any = None
 
@@ -101,7 +101,7 @@ class Publisher:
         key = (catalogue.state, catalogue.reason, catalogue.required, catalogue.scanned, changing)
         if key != self._last:
             self._last = key
-            self._send(pickle.dumps(catalogue))
+            self._send(pickle.dumps(catalogue), catalogue.state is ServerState.READY)
 
 
 class RemoteAdapters(NamedTuple):
@@ -126,11 +126,20 @@ class Mirror:
             raise LoadFailed(catalogue.reason)
         if catalogue.scanned:
             versions: dict[tuple[int, str, int], ModelVersion] = {}
+            counted = self._counted()
             self._server.registry.mirror([self._entry(catalogue.pid, entry, versions) for entry in catalogue.entries])
             self._versions = versions
+            for name, version in counted - self._counted():
+                self._server.metrics.drop(name, version)
             self._server.control.required = catalogue.required
             self._link.described_by(catalogue.pid)
         return catalogue.state
+
+    def _counted(self) -> set[tuple[str, int]]:
+        """Return the versions and adapters that metrics are of, as in one process."""
+        entries, serving = self._server.registry.entries(), self._server.registry.serving()
+        versions = {(entry.source.name, version) for entry in entries for version in entry.states}
+        return versions | {(name, served.version) for served in serving for name in served.adapter_paths}
 
     def _entry(
         self, pid: int, described: EntryDescription, versions: dict[tuple[int, str, int], ModelVersion]

@@ -7,24 +7,27 @@ Every Submit gets exactly one final Answer or Failure, also after a Cancel.
 """
 
 from collections.abc import Sequence
-from struct import Struct as Layout
+from struct import Struct as Packing
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from pilotlight_predictor import errors
+from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.core.requests import (
     InferRequest,
+    Layout,
     Outputs,
     OutputsWithParameters,
     RequestedOutput,
     SequencePoint,
 )
 from pilotlight_predictor.core.tensors import Array, JsonText, Tensor, decode_raw, encode_raw
+from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 
-LENGTH: Final = Layout("<I")
+LENGTH: Final = Packing("<I")
 JSON_TEXT: Final = "JSON"  # BYTES whose elements are JSON text
 
 
@@ -86,6 +89,7 @@ class Answer(Struct, array_like=True, tag=5):
     outputs: list[Place]
     parameters: dict[str, Any] | None
     block: int = -1
+    layout: Layout | None = None
 
 
 class Failure(Struct, array_like=True, tag=6):
@@ -95,6 +99,7 @@ class Failure(Struct, array_like=True, tag=6):
     message: str
     request_id: str = ""
     retry_after: int | None = None
+    field: str = ""  # of the request, of a BadField
 
 
 Message = Submit | Cancel | Pause | Release | Welcome | Answer | Failure
@@ -127,15 +132,21 @@ def request_of(message: Submit, tensors: dict[str, Tensor]) -> InferRequest:
 
 
 def failure_of(number: int, final: bool, error: Exception) -> Failure:
-    """Return the error for the front; of one that is not the predictor's own, the text is for the log alone."""
-    known = error if isinstance(error, errors.PredictorError) else errors.BackendFailed(str(error))
-    return Failure(number, final, type(known).__name__, str(known), known.request_id, known.retry_after)
+    """Return the error for the front, as the nearest class that it knows; of an unexpected one, only that it was."""
+    if not isinstance(error, errors.PredictorError):
+        log("request.failed", "unexpected error", level="ERROR", error=error)
+        error = errors.PredictorError("internal error; see the server's log")
+    known = next(cls for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
+    field = error.field if isinstance(error, BadField) else ""
+    return Failure(number, final, known.__name__, str(error), error.request_id, error.retry_after, field)
 
 
 def error_of(message: Failure) -> errors.PredictorError:
-    cls = getattr(errors, message.error, errors.PredictorError)
+    cls = getattr(errors, message.error)
     error: errors.PredictorError = cls.__new__(cls)
     error.args = (message.message,)
+    if message.field:
+        error = BadField(message.field, message.message)
     error.request_id = message.request_id
     if message.retry_after is not None:
         error.retry_after = message.retry_after
@@ -168,7 +179,9 @@ def tensors_of(places: Sequence[Place], memory: memoryview) -> dict[str, Tensor]
 
 def outputs_of(message: Answer, memory: memoryview) -> Outputs:
     tensors = tensors_of(message.outputs, memory)
-    return tensors if message.parameters is None else OutputsWithParameters(tensors, message.parameters)
+    if message.parameters is None:
+        return tensors
+    return OutputsWithParameters(tensors, message.parameters, message.layout)
 
 
 def raw_of(tensors: dict[str, Tensor]) -> list[tuple[str, str, tuple[int, ...], memoryview | bytes]]:

@@ -93,10 +93,10 @@ class ModelEndpoint:
         if isinstance(answer, Exception):
             link.send_tensors(number, lambda _, __: messages.failure_of(number, final, answer), None)
             return
-        parameters = answer.parameters if isinstance(answer, OutputsWithParameters) else None
+        extra = (answer.parameters, answer.layout) if isinstance(answer, OutputsWithParameters) else (None, None)
 
         def build(places: list[Place], block: int) -> Answer:
-            return Answer(number, final, places, parameters, block)
+            return Answer(number, final, places, extra[0], block, extra[1])
 
         try:
             link.send_tensors(number, build, answer)
@@ -113,6 +113,12 @@ def serve_models(worker: WorkerProcess, server: Server) -> None:
     ModelEndpoint(server.registry).listen(worker.hello)
     publisher = Publisher(server, worker.send_models)
     worker.publish_models(publisher.publish)
+
+    async def announce() -> None:
+        publisher.publish()
+        await worker.wait_for_fronts()
+
+    server.registry.bls.announce = announce
     spawn(_publish_forever(publisher))
 
 

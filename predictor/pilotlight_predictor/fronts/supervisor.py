@@ -8,16 +8,18 @@ import asyncio
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from pilotlight_predictor.config import Settings
-from pilotlight_predictor.workers.aggregation import NO_WORKER, first_failure
+from pilotlight_predictor.observability.logs import log
+from pilotlight_predictor.workers.aggregation import NO_WORKER
 from pilotlight_predictor.workers.model_control import INDEX
 from pilotlight_predictor.workers.parent_channel import Frame, WorkerResponse
 from pilotlight_predictor.workers.supervisor import WorkerSupervisor
 from pilotlight_predictor.workers.worker_handle import WorkerHandle, request_all, start
 
-OF_MODELS: Final = frozenset({"load", "unload", "park", "wake", "adapters"})
+OF_MODELS: Final = frozenset({"load", "unload", "park", "wake", "adapters", "models"})
+SYNCED: Final = WorkerResponse(200, b"{}")
 SYNC: Final = Frame({"method": "POST", "path": INDEX, "query": "", "headers": {}})
 
 
@@ -30,7 +32,10 @@ class FrontSupervisor(WorkerSupervisor):
     ) -> None:  # fmt: skip
         super().__init__(settings, argv, http, metrics, rpc)
         self._models_number = len(http)
-        self._catalogue: Frame | None = None
+        self._catalogue: Frame | None = None  # the last that the fronts got
+        self._held: Frame | None = None
+        self._behind = False  # a new model process has yet to repeat the calls of operators
+        self._adapters: dict[str, Frame] = {}  # name → the call that loaded it
         # Datagrams wait here while there is no model process, as the supervisor has both ends.
         self._hello = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
@@ -48,6 +53,7 @@ class FrontSupervisor(WorkerSupervisor):
     async def start(self, number: int) -> tuple[WorkerHandle, asyncio.StreamReader]:
         fronts, models = self._hello
         if number == self._models_number:
+            self._behind, self._held = self._restarts[number] > 0, None
             return await start(number, self._argv, self._buckets, None, None, self._http, models, "models")
         front = (self._buckets, self._metrics, self._rpc, self._http, fronts, "front")
         worker, reader = await start(number, self._argv, *front)
@@ -71,21 +77,47 @@ class FrontSupervisor(WorkerSupervisor):
         if frame.kind != "models":
             super()._handle_frame(worker, frame)
             return
-        self._catalogue = frame
+        if self._behind and frame.head["ready"]:  # with the models of the start alone
+            self._held = frame
+        else:
+            self._publish(frame)
+
+    def _publish(self, catalogue: Frame) -> None:
+        self._catalogue = catalogue
         for front in self.accepting(self._workers).values():
-            front.send(frame)
+            front.send(catalogue)
 
     async def _admit(self, worker: WorkerHandle) -> None:
-        if worker.number == self._models_number:
-            await super()._admit(worker)
-        elif worker.well:
+        if worker.number == self._models_number and self._behind:
+            if not await self._catch_up(worker):
+                worker.kill()
+                return
+            self._behind = False
+            if self._held is not None:
+                self._publish(self._held)
+        if worker.well:
             self._accept(worker)
 
+    async def _catch_up(self, worker: WorkerHandle) -> bool:
+        """Repeat the calls of operators in a new model process; return False if a model cannot be loaded.
+
+        An adapter that cannot be loaded is missing, as its own error says; the models serve without it.
+        """
+        if self._settings.model.control_mode == "explicit" and not await self._admin.catch_up(worker, ()):
+            return False
+        for name, call in self._adapters.items():
+            response = await worker.request(call) or NO_WORKER
+            if response.status != 200:
+                message = f"adapter '{name}' is missing: {response.body.decode(errors='replace')[:500]}"
+                log("adapters.behind", message, level="ERROR", adapter=name)
+        return True
+
     async def _fan_out(self, origin: WorkerHandle, request: Frame) -> None:
-        if request.head["how"] not in OF_MODELS:
+        how = request.head["how"]
+        if how not in OF_MODELS and how != "sync":
             await super()._fan_out(origin, request)
             return
-        response = await self._change_models(request)
+        response = SYNCED if how == "sync" else await self._change_models(request)
         await request_all([front for front in self.accepting(self._workers).values() if front.joined], SYNC)
         origin.send(response.frame("answered", request.head["id"]))
 
@@ -98,7 +130,17 @@ class FrontSupervisor(WorkerSupervisor):
             return await self._admin.load([process], request)
         if how == "unload":
             return await self._admin.unload([process], request)
-        return first_failure([await process.request(request) or NO_WORKER])
+        response = await process.request(request) or NO_WORKER
+        if how == "adapters" and response.status == 200:
+            self._remember_adapter(request)
+        return response
+
+    def _remember_adapter(self, call: Frame) -> None:
+        name = json.loads(call.body)["lora_name"]
+        if call.head["path"].endswith("/unload_lora_adapter"):
+            self._adapters.pop(name, None)
+        else:
+            self._adapters[name] = call
 
     def _merge(self, how: str, workers: Sequence[WorkerHandle], responses: dict[int, WorkerResponse]) -> WorkerResponse:
         of_models = responses.get(self._models_number)
@@ -107,6 +149,13 @@ class FrontSupervisor(WorkerSupervisor):
         if how == "index":
             return of_models
         merged = super()._merge(how, workers, responses)
-        document: dict[str, Any] = json.loads(merged.body)
-        document["models"] = json.loads(of_models.body)["models"]
+        document, own = json.loads(merged.body), json.loads(of_models.body)
+        # Responses are counted by the fronts; states and all before the first of them are the model process's.
+        failures = {(row["name"], row.get("version")): row.get("unverified_failures") for row in document["models"]}
+        for row in own["models"]:
+            if "verified" in row:
+                row["unverified_failures"] = failures.get((row["name"], row["version"])) or 0
+        total = document["phases"].get("total")
+        phases = own["phases"] | ({} if total is None else {"total": total})
+        document |= {"models": own["models"], "progress": own["progress"], "phases": phases}
         return merged._replace(body=json.dumps(document, separators=(",", ":")).encode())

@@ -5,7 +5,7 @@ called model runs as for any client. Loads are done by the server's model contro
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from queue import SimpleQueue
 from threading import get_ident
@@ -97,11 +97,15 @@ class ModelController(Protocol):
 
 
 class BlsContext:
-    """Parts of the server that user code can reach. `control` is set once the server has one."""
+    """Parts of the server that user code can reach. `control` is set once the server has one.
+
+    `announce`: returns once every process of the server knows of a load or unload.
+    """
 
     def __init__(self, find: FindVersion, metrics: "Metrics") -> None:
         self.find, self.metrics = find, metrics
         self.control: ModelController | None = None
+        self.announce: Callable[[], Awaitable[None]] | None = None
 
 
 class ModelManagement:
@@ -121,6 +125,7 @@ class ModelManagement:
                 await control.load(name, config, files)
             finally:
                 self._waits.remove((caller, name))
+            await self._announce()
 
         self._wait(load())
 
@@ -130,8 +135,13 @@ class ModelManagement:
         async def unload() -> None:
             WAITING.set(self._waiting_for(caller) | {caller})
             await control.unload(name, dependents)
+            await self._announce()
 
         self._wait(unload())
+
+    async def _announce(self) -> None:
+        if self._context.announce is not None:
+            await self._context.announce()
 
     def ready(self, name: str, version: int) -> bool:
         async def ready() -> bool:

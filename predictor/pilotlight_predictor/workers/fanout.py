@@ -31,6 +31,7 @@ MERGED: Final = {
     "/v2/repository/index": "index",
     "/v2/repository/{repository}/index": "index",
 }
+OF_EXECUTIONS: Final = ("/api/status", "/api/profile")  # of the model process: a front executes nothing
 CONTROL: Final = ("load", "unload", "park", "wake")  # without a timeout
 ERRORS: Final = {error.status: error for error in (BadRequest, Forbidden, NotFound, Unavailable, Unsupported)}
 FanOutMethod = Callable[[ParentChannel, Message], Awaitable[Message]]
@@ -46,8 +47,10 @@ def fan_out(
     )
 
 
-def merge_mode(route: Route) -> str:
+def merge_mode(route: Route, *, fronts: bool = False) -> str:
     """Return how the responses are merged; empty if any single worker can respond."""
+    if fronts and route.pattern.startswith(OF_EXECUTIONS):
+        return "models"
     if "sharedmemory" in route.pattern:
         return "refused"
     if route.pattern.endswith("_lora_adapter"):
@@ -61,7 +64,7 @@ def merge_mode(route: Route) -> str:
 
 
 def _fan_out_route(route: Route, channel: ParentChannel, fronts: bool) -> Route:
-    mode = merge_mode(route)
+    mode = merge_mode(route, fronts=fronts)
     if not mode:
         return route
     refusals: dict[str, Handler] = {"refused": _refuse, "adapters": _refuse_adapters}
@@ -115,26 +118,26 @@ async def _statistics(channel: ParentChannel, message: Message) -> Message:
     name, version = message.get("name", ""), message.get("version", "")
     of_version = f"/versions/{quote(version, safe='')}" if version else ""
     path = f"/v2/models/{quote(name, safe='')}{of_version}/stats" if name else "/v2/models/stats"
-    statistics: Message = await _forward(channel, "statistics", "GET", path)
+    statistics: Message = await forward(channel, "statistics", "GET", path)
     return statistics
 
 
 async def _index(channel: ParentChannel, message: Message) -> Message:
     document = {"ready": message.get("ready", False)}
-    return {"models": await _forward(channel, "index", "POST", "/v2/repository/index", document)}
+    return {"models": await forward(channel, "index", "POST", "/v2/repository/index", document)}
 
 
 async def _trace(channel: ParentChannel, message: Message) -> Message:
     settings, name = grpc_service.read_trace_settings(message)
     path = f"/v2/models/{quote(name, safe='')}/trace/setting" if name else "/v2/trace/setting"
     method = "POST" if settings else "GET"
-    return grpc_service.trace_settings_message(await _forward(channel, "all", method, path, settings or None, name))
+    return grpc_service.trace_settings_message(await forward(channel, "all", method, path, settings or None, name))
 
 
 async def _logging(channel: ParentChannel, message: Message) -> Message:
     settings = grpc_service.read_log_settings(message)
     method = "POST" if settings else "GET"
-    return grpc_service.log_settings_message(await _forward(channel, "all", method, "/v2/logging", settings or None))
+    return grpc_service.log_settings_message(await forward(channel, "all", method, "/v2/logging", settings or None))
 
 
 async def _control(verb: str, outcome: str, channel: ParentChannel, message: Message) -> Message:
@@ -144,11 +147,11 @@ async def _control(verb: str, outcome: str, channel: ParentChannel, message: Mes
         for key, value in grpc_service.plain_parameters(message).items()
     }
     path = f"/v2/repository/models/{quote(name, safe='')}/{verb}"
-    await _forward(channel, verb, "POST", path, {"parameters": parameters}, name)
+    await forward(channel, verb, "POST", path, {"parameters": parameters}, name)
     return {"model_name": name, outcome: True}
 
 
-async def _forward(
+async def forward(
     channel: ParentChannel, how: str, method: str, path: str, document: Any = None, model: str = ""
 ) -> Any:
     """Return the merged response; raise its error."""

@@ -156,9 +156,16 @@ class WorkerProcess:
         assert self._channel is not None
         self._channel.before_answer = publish
 
-    def send_models(self, catalogue: bytes) -> None:
+    def send_models(self, catalogue: bytes, ready: bool) -> None:
         assert self._channel is not None
-        self._channel.send(Frame({"kind": "models"}, catalogue))
+        self._channel.send(Frame({"kind": "models", "ready": ready}, catalogue))
+
+    async def wait_for_fronts(self) -> None:
+        """Return once every front has the models that were sent."""
+        from pilotlight_predictor.workers.fanout import forward
+
+        assert self._channel is not None
+        await forward(self._channel, "sync", "POST", "/v2/repository/index")
 
     def _listen(self, frame: Frame) -> None:
         self._orders.put_nowait(frame)

@@ -78,6 +78,20 @@ def problems(*argv: str, file: str | None = None, tmp_path: Path | None = None, 
             ["--grpc-port=9000", "--http-port=9000"],
             "--grpc-port: server.grpc_port = 9000, must be another port than server.http_port",
         ),
+        *(
+            (["--fronts=2", *flags], f"--fronts: server.fronts = 2, must be 0 with {reason}")
+            for flags, reason in [
+                (["--workers=2"], "server.workers = 2; set one of --fronts and --workers"),
+                (
+                    ["--allow-shared-memory"],
+                    "server.allow_shared_memory: a region belongs to one process; remove one of them",
+                ),
+                (
+                    ["--trace-config=triton,file=x"],
+                    "a trace file: request traces need a single process; remove one of them",
+                ),
+            ]
+        ),
         (["--http-port=8082"], "--http-port: server.metrics_port = 8082, must be another port than server.http_port"),
         (
             ["--allow-http=false"],

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Serve
-from tests.predictor.workers.several import count_of, pid_of, seconds, wait_for_all, workers, write_pid
+from tests.predictor.workers.several import PID, count_of, pid_of, seconds, wait_for_all, workers, write_pid
 from tests.serving import Answer, RunningServer
+
+SLOW_LOAD = "import time\n\ntime.sleep(0.3)\n"
 
 
 @pytest.fixture
@@ -45,9 +47,9 @@ def test_requests_of_a_killed_front_leave_the_queue(two: RunningServer, tmp_path
     assert pid_of(two)
 
 
-def attempt(server: RunningServer, answers: list[Answer]) -> None:
+def attempt(server: RunningServer, answers: list[Answer], model: str = "pid") -> None:
     try:
-        answers.append(server.infer("pid", seconds(0)))
+        answers.append(server.infer(model, seconds(0)))
     except (OSError, ValueError, EOFError):
         return
 
@@ -73,6 +75,30 @@ def test_a_killed_model_process_is_replaced_and_no_request_hangs_or_is_refused_m
     assert fresh != models
     assert wait_for_all(two, 3, other_than=models) == [*fronts, fresh]
     assert count_of(two, "nv_inference_count") >= 1
+
+
+def test_a_new_model_process_serves_no_request_before_it_has_repeated_the_calls_of_operators(
+    serve: Serve, tmp_path: Path
+) -> None:
+    for name in ("always", "early", "late"):
+        write_pid(tmp_path, name, SLOW_LOAD + PID)
+    at_start = ("--load-model=always", "--load-model=early")
+    server = serve(tmp_path, "--fronts", "2", "--model-control-mode=explicit", *at_start)
+    models = wait_for_all(server, 3)[-1]
+    assert server.post("/v2/repository/models/late/load", {}).status == 200
+    assert server.post("/v2/repository/models/early/unload", {}).status == 200
+    os.kill(models, signal.SIGKILL)
+    server.wait_until(lambda: server.get("/v2/health/ready").status == 503, "not ready")
+    answers: list[Answer] = []
+    threads = [threading.Thread(target=attempt, args=(server, answers, name)) for name in ["early", "late"] * 4]
+    for thread in threads:
+        thread.start()
+    server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready again")
+    states = {row["name"]: row["state"] for row in server.post("/v2/repository/index").json()}
+    assert states == {"always": "READY", "early": "UNAVAILABLE", "late": "READY"}
+    for thread in threads:
+        thread.join()
+    assert sorted(answer.status for answer in answers) == [200] * 4 + [404] * 4
 
 
 def test_the_server_is_not_ready_while_there_is_no_model_process(two: RunningServer) -> None:

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.eventually import eventually_async
 
-from pilotlight_predictor.core.requests import OutputsWithParameters
+from pilotlight_predictor.backends.torch.tensors import OutOfDeviceMemory
+from pilotlight_predictor.core.generation_params import BadField, TaskNotSupported
+from pilotlight_predictor.core.requests import Layout, OutputsWithParameters
 from pilotlight_predictor.core.tensors import JsonText, Tensor, tensor
-from pilotlight_predictor.errors import NotFound, QueueFull
+from pilotlight_predictor.errors import BackendFailed, NotFound, QueueFull, RateLimited
 from pilotlight_predictor.fronts import messages
 from pilotlight_predictor.fronts.link import SMALL, Link, accept, say_hello
 from pilotlight_predictor.fronts.messages import Answer, Message, Place, Release
@@ -136,14 +138,15 @@ def test_a_link_reports_the_end_of_its_peer_and_a_hello_is_accepted_once() -> No
 )
 def test_tensors_and_parameters_arrive_as_they_were_sent(array: Any) -> None:
     ((name, datatype, shape, raw),) = messages.raw_of({"x": tensor(array)})
-    text = messages.encode(Answer(1, True, [Place(name, datatype, shape, bytes(raw))], {"a": [1, "b"]}))
+    layout = Layout("columns", ("a",), frozenset({"b"}))
+    text = messages.encode(Answer(1, True, [Place(name, datatype, shape, bytes(raw))], {"a": [1, "b"]}, layout=layout))
     answer = messages.decode(text)
     assert isinstance(answer, Answer)
     outputs = messages.outputs_of(answer, memoryview(b""))
     assert outputs["x"].datatype == tensor(array).datatype
     np.testing.assert_array_equal(outputs["x"].array, array)
     assert isinstance(outputs, OutputsWithParameters)
-    assert outputs.parameters == {"a": [1, "b"]}
+    assert (outputs.parameters, outputs.layout) == ({"a": [1, "b"]}, layout)
 
 
 def test_json_text_stays_json_text() -> None:
@@ -155,9 +158,26 @@ def test_json_text_stays_json_text() -> None:
     assert isinstance(got.array[0], JsonText)
 
 
-@pytest.mark.parametrize("error", [QueueFull("full"), NotFound("gone"), ValueError("bug")], ids=str)
-def test_an_error_has_its_status_and_sentence_in_the_front(error: Exception) -> None:
-    got = messages.error_of(messages.failure_of(3, True, error))
-    assert str(got) == str(error)
-    assert got.status == getattr(error, "status", 500)
-    assert got.retry_after == getattr(error, "retry_after", None)
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (QueueFull("full"), QueueFull),
+        (NotFound("gone"), NotFound),
+        (RateLimited("slower", 7), RateLimited),
+        (BackendFailed("it raised", request_id="r"), BackendFailed),
+        (OutOfDeviceMemory("batch too large"), BackendFailed),
+        (TaskNotSupported("model 'm' does not embed text"), BadField),
+    ],
+    ids=str,
+)
+def test_an_error_has_its_status_sentence_and_field_in_the_front(error: Any, kind: type[Exception]) -> None:
+    got: Any = messages.error_of(messages.failure_of(3, True, error))
+    assert (type(got), str(got), got.status) == (kind, str(error), error.status)
+    assert (got.retry_after, got.request_id) == (error.retry_after, error.request_id)
+    assert getattr(got, "field", None) == getattr(error, "field", None)
+
+
+def test_an_unexpected_error_is_for_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    got = messages.error_of(messages.failure_of(3, True, ValueError("secret")))
+    assert (got.status, str(got)) == (500, "internal error; see the server's log")
+    assert "secret" in caplog.text

@@ -42,6 +42,13 @@ def test_calls_that_take_their_time_are_not_given_up_on() -> None:
     assert found >= {"load", "unload", "park", "wake"}
 
 
+def test_with_fronts_what_executions_took_is_known_to_the_model_process() -> None:
+    routes = [route for dialect in serving_protocols() for route in dialect.routes]
+    changed = {route.pattern for route in routes if merge_mode(route, fronts=True) != merge_mode(route)}
+    assert changed == {"/api/status", "/api/status/{model}", "/api/profile"}
+    assert {merge_mode(route, fronts=True) for route in routes if route.pattern in changed} == {"models"}
+
+
 def test_inference_and_health_are_any_ones_own_and_their_rows_stay_as_they_are() -> None:
     for before, after in zip(serving_protocols(), fan_out(serving_protocols(), NOBODY), strict=True):
         hot = [route for route in before.routes if route.action in {Action.INFER, Action.HEALTH}]

@@ -1,5 +1,8 @@
 """Adapters as clients and operators see them: names in /v1/models, `model` in requests, vLLM's calls, metrics."""
 
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,8 @@ import pytest
 from tests.predictor.backends.text.lora import merged, write_adapter
 from tests.predictor.backends.text.tiny import greedy_text, text_model
 from tests.predictor.in_process_server import House, play
+from tests.predictor.protocols.openai.conftest import client_of
+from tests.predictor.workers.several import wait_for_all
 from tests.serving import RunningServer
 
 from pilotlight_predictor.protocols.openai.routes import model_list
@@ -53,6 +58,27 @@ def test_an_adapter_is_a_model_of_its_own_from_its_load_to_its_unload(
     assert unknown.value.code == "model_not_found"
     assert speaking.post(UNLOAD, {"lora_name": "sql"}).status == 404
     assert 'model="sql"' not in speaking.get("/metrics").body.decode()
+
+
+@pytest.mark.long  # the text backend is imported twice
+def test_with_fronts_an_adapter_outlives_the_model_process_and_errors_name_their_field(
+    speakers: Path, adapter: Path, serve: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    (tmp_path / "tiny").symlink_to(speakers / "tiny")
+    server = serve(tmp_path, "--fronts", "2", "--threads", "1", "--warmup", "none")
+    models = wait_for_all(server, 3)[-1]
+    assert server.post(LOAD, {"lora_name": "sql", "lora_path": str(adapter)}).status == 200
+    with client_of(server) as client:
+        (first, *others) = (client.completions.create(model="sql", **HOW).choices[0].text for _ in range(4))
+        assert others == [first] * 3
+        os.kill(models, signal.SIGKILL)
+        wait_for_all(server, 3, other_than=models)
+        assert client.completions.create(model="sql", **HOW).choices[0].text == first
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.completions.create(**{**HOW, "model": "sql", "max_tokens": 5000})
+        assert refused.value.param == "max_tokens"
+    assert server.post(UNLOAD, {"lora_name": "sql"}).status == 200
+    assert 'model="sql"' not in server.get("/metrics").body.decode()
 
 
 @pytest.mark.parametrize(

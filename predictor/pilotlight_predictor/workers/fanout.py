@@ -19,6 +19,7 @@ from pilotlight_predictor.frontends.grpc.dispatcher import Method, Service, mess
 from pilotlight_predictor.frontends.http.messages import HttpRequest
 from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
+from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
 from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.workers.parent_channel import ParentChannel
 
@@ -93,8 +94,13 @@ def _fan_out_method(method: Method, channel: ParentChannel, fronts: bool) -> Met
     fan_out = FAN_OUT_METHODS.get(method.name)
     if fan_out is None:
         return method
-    handler = message_handler(grpc_service.PACKAGE, method.name, lambda _, message: fan_out(channel, message))
-    return method._replace(unary=handler)
+
+    def respond(server: Server, message: Message) -> Awaitable[Message]:
+        if method.name == "RepositoryModelLoad":  # the equivalent HTTP request has no name of a repository
+            grpc_service.load_arguments(server, message)
+        return fan_out(channel, message)
+
+    return method._replace(unary=message_handler(grpc_service.PACKAGE, method.name, respond))
 
 
 def _refuse(_: Server, __: HttpRequest) -> NoReturn:
@@ -116,6 +122,8 @@ def _refuse_adapters(_: Server, __: HttpRequest) -> NoReturn:
 
 async def _statistics(channel: ParentChannel, message: Message) -> Message:
     name, version = message.get("name", ""), message.get("version", "")
+    if name:
+        read_version(version)
     of_version = f"/versions/{quote(version, safe='')}" if version else ""
     path = f"/v2/models/{quote(name, safe='')}{of_version}/stats" if name else "/v2/models/stats"
     statistics: Message = await forward(channel, "statistics", "GET", path)

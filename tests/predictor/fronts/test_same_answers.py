@@ -2,10 +2,12 @@
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -22,6 +24,7 @@ from tests.predictor.protocols.test_status import MOODY
 from tests.predictor.workers.several import wait_for_all
 from tests.serving import Answer, RunningServer, json_tensor
 from tests.triton_compatibility.servers import SERVERS, write_repository
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 VOLATILE = re.compile(r'"(id|created|created_at|item_id|request_id)":("[^"]*"|\d+)|_ns: \d+')
@@ -68,7 +71,7 @@ CALLS = [
     Call("/v2/models/repeat/generate_stream", {"n": 3}),
     Call("/v2/models/repeat/generate_stream", {"n": -2}),
     Call("/v2/models/repeat/generate", {"n": 1}),
-    Call("/v2/models/repeat/infer", {"inputs": [json_tensor("n", "INT32", [1], [2])]}),
+    *[Call("/v2/models/repeat/infer", {"inputs": [json_tensor("n", "INT32", [1], [n])]}) for n in (2, -1)],
     Call("/v1/models/add:predict", {"instances": [{"a": [1, 2, 3, 4], "b": [0, 0, 0, 0]}]}),
     Call("/v1/models/fails:predict", {"instances": [1]}),
     Call("/v1/models"),
@@ -188,6 +191,7 @@ def rpc_answers(port: int) -> list[Any]:
             lambda: client.infer("echo_parameters", [x], headers={"my-word": "w"}).as_numpy("parameters").tolist(),
             lambda: client.infer("fails", [x]),
             lambda: client.get_model_config("versions", "2", as_json=True),
+            lambda: client.get_inference_statistics("versions", "x"),
             lambda: client.unload_model("zero"),
             lambda: client.is_model_ready("zero"),
             lambda: client.load_model("zero", config='{"max_batch_size": 0}'),
@@ -206,27 +210,27 @@ def rpc_answers(port: int) -> list[Any]:
 
 
 @pytest.fixture
-def secure(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Pair:
+def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """Both over TLS, with restricted calls, in Triton's words."""
     write_python(tmp_path / "models", "moody", MOODY)
     authority = Authority(tmp_path)
     certificate, key = authority.issue()
     monkeypatch.setattr(SecureServer, "client", ssl.create_default_context(cafile=str(authority.path)), raising=False)
     flags = ["--tls-cert", str(certificate), "--tls-key", str(key), "--compat=triton", "--admin-loopback=false"]
-    flags += [
-        "--http-restricted-api=model-repository,metadata:key=secret",
-        "--model-repository",
-        str(tmp_path / "models"),
-    ]
-    started = []
-    for name, more in (("alone", []), ("fronts", ["--fronts", "2"])):
-        (tmp_path / name).mkdir()
-        started.append(SecureServer(tmp_path / name, *flags, *more))
-    return Pair(*started)
+    flags += ["--grpc-restricted-protocol=model-repository:key=secret"]
+    flags += ["--http-restricted-api=model-repository,metadata:key=secret", "--model-control-mode=explicit"]
+    flags += ["--load-model=*", "--model-repository", str(tmp_path / "models")]
+    with ExitStack() as stack:
+        started = []
+        for name, more in (("alone", []), ("fronts", ["--fronts", "2"])):
+            (tmp_path / name).mkdir()
+            port = f"--grpc-port={free_port()}"
+            started.append(stack.enter_context(SecureServer(tmp_path / name, *flags, port, *more)))
+        yield Pair(*started)
+        assert [server.stop() for server in started] == [0, 0]
 
 
-def test_tls_restricted_calls_and_tritons_words_are_as_in_one_process(secure: Pair) -> None:
-    alone, fronts = secure
+def test_tls_restricted_calls_and_tritons_words_are_as_in_one_process(secure: Pair, tmp_path: Path) -> None:
     key = {"key": "secret"}
     calls = [
         Call("/v2"), Call("/v2", headers=key), Call("/v2/models/moody", headers={"key": "x"}),
@@ -234,10 +238,16 @@ def test_tls_restricted_calls_and_tritons_words_are_as_in_one_process(secure: Pa
         *(Call("/v2/models/moody/infer", {"inputs": [json_tensor("x", "FP32", [1], [x])]}) for x in (-1, 0, 1)),
         Call("/v2/models/absent/infer", X), Call("/v2/models/moody/infer", b"{"),
     ]  # fmt: skip
-    try:
-        for call in calls:
-            theirs, ours = shown(call.of(alone)), shown(call.of(fronts))
-            assert (call, ours) == (call, theirs)
-    finally:
-        codes = [server.stop() for server in secure]
-    assert codes == [0, 0]
+    for call in calls:
+        theirs, ours = shown(call.of(secure.alone)), shown(call.of(secure.fronts))
+        assert (call, ours) == (call, theirs)
+    credentials = grpc.ssl_channel_credentials((tmp_path / "authority.crt").read_bytes())
+    load = service_pb2.RepositoryModelLoadRequest(repository_name="other", model_name="moody")
+    for server in secure:
+        address = f"localhost:{server.wait_for_event('grpc.listening')['grpc_port']}"
+        with grpc.secure_channel(address, credentials) as channel:
+            with pytest.raises(grpc.RpcError) as refused:
+                service_pb2_grpc.GRPCInferenceServiceStub(channel).RepositoryModelLoad(
+                    load, metadata=[("triton-grpc-protocol-key", "secret")]
+                )
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -27,11 +27,17 @@ def index(server: Server, message: Message) -> Message:
 
 
 async def load(server: Server, message: Message) -> Message:
+    name, parameters, config = load_arguments(server, message)
+    await load_model(server, name, config, file_parameters(parameters, bytes_parameter))
+    return {"model_name": name, "isLoaded": True}
+
+
+def load_arguments(server: Server, message: Message) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
+    """Return the model name, all parameters and the configuration among them. Raise PredictorError."""
     name, parameters = model_name(message), plain_parameters(message)
     if server.settings.server.as_triton:
         check_load(parameters, message.get("repository_name", "") if message.get("model_name") else "")
-    await load_model(server, name, config_parameter(parameters), file_parameters(parameters, bytes_parameter))
-    return {"model_name": name, "isLoaded": True}
+    return name, parameters, config_parameter(parameters)
 
 
 async def unload(server: Server, message: Message) -> Message:

@@ -209,7 +209,9 @@ def test_a_python_model_without_anything_to_serve_is_refused_with_the_line_that_
     done = call("deploy", "./wines", "--dry-run")
     assert (done.code, done.out) == (2, "")
     assert "./wines/model.py defines neither a function predict nor a class with a method predict" in done.err
-    assert "platformctl deploy ./wines/model.py:Wine --name wines" in done.err
+    assert "platformctl deploy ./wines:Wine --name wines" in done.err
+    named = call("deploy", "./wines:Wine", "--name", "wines", "--dry-run")  # with the files beside it
+    assert (named.code, named.err.splitlines()[0]) == (0, "./wines:Wine: Python model, class Wine"), named.err
     for code in ("from wine import *", "class Wine(Base): pass", "def predict(x): return x"):
         (folder / "wines" / "model.py").write_text(f"{code}\ndef helper(): pass")
         assert describe("./wines").name == "wines"

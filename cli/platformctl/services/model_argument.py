@@ -37,7 +37,6 @@ from platformctl.services import scaffold
 
 Kind = Literal["name", "documents", "model"]
 _OBJECT: Final = re.compile(r"^[ \t]*\"?kind\"?[ \t]*:[ \t]*\"?[A-Z]", re.MULTILINE)
-_CLASS: Final = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel"})
 _METHODS: Final = frozenset({"predict", "execute", "execute_batch", "__call__"})
@@ -47,7 +46,7 @@ _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 def kind_of(word: str) -> Kind:
     """Return what an argument of `deploy` names. Raise UsageError for a missing file, or if it is ambiguous."""
     path = Path(word)
-    if "://" in word or _CLASS.fullmatch(word):
+    if "://" in word or _split_class(word)[1]:
         return "model"
     is_path = word.startswith((".", "/")) or by_name(word) is not None or path.suffix in SUFFIXES
     if not path.exists():
@@ -64,6 +63,13 @@ def kind_of(word: str) -> Kind:
     return "documents" if documents and model is None else "model"
 
 
+def _split_class(word: str) -> tuple[str, str]:
+    """Return the path and the class or function of `model.py:Class` or `FOLDER:Class`; "" of any other word."""
+    path, _, name = word.rpartition(":")
+    named = name.isidentifier() and (path.endswith(".py") or os.path.isfile(f"{path}/model.py"))
+    return (path, name) if named else (word, "")
+
+
 def _documents(path: Path) -> Iterator[Path]:
     """Yield the files that hold objects of Kubernetes; of a single YAML file it is assumed, to show what is wrong."""
     if path.suffix in (".yaml", ".yml") and path.is_file():
@@ -78,10 +84,10 @@ def _documents(path: Path) -> Iterator[Path]:
 
 def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -> scaffold.Model:
     """Inspect a path or URI. Raise UsageError if it does not exist or its format is unknown."""
-    path, name_of_class = match.groups() if (match := _CLASS.fullmatch(word)) else (word, "")
+    path, name_of_class = _split_class(word)
     if (local := "://" not in path) and not Path(path).exists():
         raise no_such_file(path)
-    detected = detect(Path(path)) if local else None
+    detected = detect(_code(path) if name_of_class else Path(path)) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
     own = detected.format if detected else None
     if local and not model_format and (folder := _hugging_face_folder(Path(path))) is not None:
@@ -116,7 +122,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         _check_served(path, model.name)
     if name_of_class:
         if local:
-            _check_class(Path(path), name_of_class)
+            _check_class(_code(path), name_of_class)
         env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
         described = f"{phrase}, {_kind_of(name_of_class)} {name_of_class}"
         model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
@@ -164,7 +170,7 @@ def _check_suffix(path: Path, known: ModelFormat) -> None:
 
 def _check_served(path: str, name: str) -> None:
     """Raise UsageError if a Python file, which is parsed and not run, has classes or functions but none to serve."""
-    file = Path(path) if Path(path).is_file() else Path(path, "model.py")
+    file = _code(path)
     try:
         body = ast.parse(file.read_bytes(), file.name).body if file.is_file() else []
     except (SyntaxError, ValueError):
@@ -175,10 +181,14 @@ def _check_served(path: str, name: str) -> None:
     ]
     imports = any(isinstance(node, ast.ImportFrom) for node in body)  # perhaps of a predict
     if own and not able and not imports:
+        word = shlex.quote(f"{path.rstrip('/')}:{own[0].name}")
         path = path if path.endswith(".py") else f"{path.rstrip('/')}/{file.name}"
         message = f"{path} defines neither a function predict nor a class with a method predict"
-        word = shlex.quote(f"{path}:{own[0].name}")
         raise UsageError(message, f"name what to serve: platformctl deploy {word} --name {name}")
+
+
+def _code(path: str) -> Path:
+    return Path(path, "model.py") if os.path.isdir(path) else Path(path)
 
 
 def _methods(node: ast.ClassDef) -> set[str]:

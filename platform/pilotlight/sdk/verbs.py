@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 import msgspec
 
-from pilotlight.contract import ENV_MODEL_PARAMETER
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.sdk.model import options_of
 from pilotlight.sdk.model_folder import served_model, with_hint
@@ -197,10 +196,7 @@ def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, An
     sets: dict[str, Any] = {}
     if options.resources:
         sets["spec.predictor.model.resources"] = {"limits": options.resources, "requests": options.resources}
-    if model.path.is_file():
-        return [f"{model.path}:{model.name}"], "", {**own, "own_sets": sets}
-    sets["spec.predictor.model.env"] = [{"name": ENV_MODEL_PARAMETER, "value": f"class={model.name}"}]
-    return [str(model.path)], "", {**own, "own_sets": sets}
+    return [f"{model.path}:{model.name}"], "", {**own, "own_sets": sets}
 
 
 def _call(command: str, words: Sequence[str], options: Mapping[str, Any], stdin: str = "") -> Any:

@@ -100,18 +100,17 @@ def test_a_class_of_a_file_is_served_from_there_and_a_canary_follows(platform: P
     assert answer(service) == (ONES + 10).tolist()
 
 
-def test_a_class_without_a_file_is_written_into_the_home(platform: Platform) -> None:
+def test_a_function_without_a_file_is_written_into_the_home(platform: Platform) -> None:
     factor = 3
 
-    class Local:
-        def predict(self, x: np.ndarray) -> dict[str, np.ndarray]:
-            return {"y": x * factor}
+    def tripled(x: np.ndarray) -> dict[str, np.ndarray]:
+        return {"y": x * factor}
 
-    service = pilotlight.deploy(Local, name="local-class", min_replicas=1)
+    service = pilotlight.deploy(tripled, name="local-function", min_replicas=1)
     assert answer(service) == (3 * ONES).tolist()
     (folder,) = platform.home.sources.iterdir()
     assert "factor = 3\n" in (folder / "model.py").read_text()
-    pilotlight.delete("local-class")
+    pilotlight.delete("local-function")
 
 
 def test_bounds_and_shares_are_set_by_hand_and_reset() -> None:

@@ -4,10 +4,12 @@ Servers of local models import it during a cold start, so patterns are strings a
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 MAX_COMPARED: Final = 500  # names that a suggestion is chosen from
+COMPARED: Final = 200  # names with an unknown one of a request: a comparison takes 10 µs
+FEW, LENGTH = 5, 200  # names that are all shown; characters of one that are compared
 _AUTHORITY: Final = r"^([A-Za-z][A-Za-z0-9+._-]*://)([^/?]*@)?([^?]*)(\?.+)?"
 
 
@@ -20,6 +22,15 @@ def suggestion(wrong: str, known: Collection[str], cutoff: float = 0.6) -> str:
     lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), lowered, n=1, cutoff=cutoff)
     return f"; did you mean {lowered[close[0]]}?" if close else ""
+
+
+def known_names(wrong: str, known: Sequence[str], more: str) -> str:
+    """Return `; did you mean a or b?`, else all names if they are few, else `more`, which says who lists them."""
+    import difflib
+
+    if near := difflib.get_close_matches(wrong[:LENGTH], known[:COMPARED], cutoff=0.4):
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; there {'are' if known[1:] else 'is only'} {', '.join(known)}" if 0 < len(known) <= FEW else f"; {more}"
 
 
 def redact_uri(uri: str) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from pilotlight.wire.messages import known_names
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.byte_budget import ByteBudget
 from pilotlight_predictor.core.requests import NEWEST
@@ -119,13 +120,14 @@ class ModelRegistry:
 
     def __init__(self, settings: Settings, metrics: Metrics, decode_example: DecodeExample | None = None) -> None:
         self._settings = settings
+        own = settings.server  # a list of models may need a key; clients of other servers match their sentences
+        self._names_models = not (own.compat or own.http_restricted_apis or own.grpc_restricted_apis)
         self._metrics = metrics
         self._entries: dict[str, ModelEntry] = {}
         self._newest: dict[str, ModelVersion] = {}
         self.bls = BlsContext(self.find, metrics)
         self._loads = LoadQueue(settings, self.bls, decode_example)
-        size = settings.performance.response_cache_bytes
-        self.cache = ResponseCache(size) if size else None
+        self.cache = ResponseCache(size) if (size := settings.performance.response_cache_bytes) else None
         self.parking = create_parking(settings, metrics)
         self._closing: set[asyncio.Task[None]] = set()
         self.scanned = False  # the repository has been read: before that, an unknown model is NotReady, not NotFound
@@ -136,17 +138,17 @@ class ModelRegistry:
             ModelState(row["name"], int(row["version"]), row["state"]) for row in self.index() if "version" in row
         ]
 
-    def find(self, name: str, version: int = NEWEST) -> ModelVersion:
-        """Return a version, by default the newest that is ready. Raises NotFound or NotReady with the reason."""
-        if version == NEWEST:
-            newest = self._newest.get(name)
-            if newest is not None:
-                return newest
+    def find(self, name: str, version: int = NEWEST, adapters: Iterable[str] = ()) -> ModelVersion:
+        """Return a version, by default the newest that is ready. Raises NotFound with near names, or NotReady."""
+        if version == NEWEST and (newest := self._newest.get(name)) is not None:
+            return newest
         entry = self._entries.get(name)
         if entry is None:
             if not self.scanned:
                 raise NotReady(f"'{name}' is not loaded yet: the server is still finding its models")
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
+            known = [*self.requested(), *adapters]
+            hint = known_names(name, known, "GET /v2/models lists the models") if self._names_models else ""
+            raise NotFound(f"Request for unknown model: '{name}' is not found{hint}")
         if version in entry.serving:
             return entry.serving[version]
         raise entry.unavailable_error(version)
@@ -284,9 +286,8 @@ class ModelRegistry:
             if version not in entry.serving:
                 entry.mark(version, LOADING)
         outcomes = await asyncio.gather(*(self._load_version(entry, config, version) for version in fresh))
-        failures = [failure for failure in outcomes if failure]
-        if failures:
-            raise LoadFailed(failures[0])
+        if failure := next(filter(None, outcomes), ""):
+            raise LoadFailed(failure)
 
     async def _load_version(self, entry: ModelEntry, config: ModelConfig | None, version: int) -> str:
         """Load and serve a version. Return why it failed, or an empty string."""
@@ -395,6 +396,5 @@ class ModelRegistry:
 
 def _check_deadlock(entry: ModelEntry) -> None:
     """Raise LoadFailed if this load or unload would wait for a model that waits for it (BLS)."""
-    name = entry.source.name
-    if entry.lock.locked() and name in WAITING.get():
+    if entry.lock.locked() and (name := entry.source.name) in WAITING.get():
         raise LoadFailed(f"'{name}' is loading and waits for this load: this would deadlock")

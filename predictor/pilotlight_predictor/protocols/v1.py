@@ -34,20 +34,20 @@ def models(server: Server, _: HttpRequest) -> HttpResponse:
 def model_ready(server: Server, request: HttpRequest) -> HttpResponse:
     """Respond 503 for a known model that is not ready, as KServe does."""
     name, version = request.params["model"], version_of(request)
-    if version == NEWEST and (base := adapters.find_base(server, name)) is not None:
-        return json_response({"name": name, "ready": True, **adapters.adapter_object(base, name, routes.STARTED)})
     try:
-        served = server.find(name, version)
-    except NotFound:
+        served = adapters.find(server, name) if version == NEWEST else server.find(name, version)
+    except NotFound as error:
         if version == NEWEST and name in server.registry.names():
             reason = server.visible_reason(request, server.registry.reason(name))
             raise NotReady(f"model '{name}' is not ready: {reason}") from None
-        if server.may_read(request):
-            raise
-        raise NotFound(f"Request for unknown model: '{name}' is not found") from None
+        bare = NotFound(f"Request for unknown model: '{name}' is not found")
+        # OpenAI's client retrieves a model here; KServe's reads the status alone.
+        return routes.error_body(error if server.may_read(request) else bare)
     except NotReady as error:
         reason = server.registry.reason(name, version) or str(error)
         raise NotReady(server.visible_reason(request, reason)) from None
+    if served.name != name:
+        return json_response({"name": name, "ready": True, **adapters.adapter_object(served, name, routes.STARTED)})
     if not served.executor.alive:
         raise NotReady(f"model '{name}' is not ready: {server.visible_reason(request, served.executor.problem)}")
     openai = routes.model_object(served) if routes.capabilities_of(served).any else {}

@@ -118,7 +118,7 @@ def test_the_list_has_what_the_caller_may_call() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code", "words"),
     [(body_of("lama"), 404, "model_not_found", "model 'lama' does not exist; did you mean llama?"),
-     (body_of("iris"), 404, "model_not_found", "GET /v1/models lists the models"),
+     (body_of("iris"), 404, "model_not_found", "model 'iris' does not exist; there are gpt-4o, llama, phi"),
      (body_of("qwen"), 404, "model_not_found", "does not exist"),
      (body_of("llama@old"), 404, "model_not_found", "no revision has the tag or name 'old'"),
      (body_of(None), 400, None, "model is missing, must be one of gpt-4o, llama, phi"),

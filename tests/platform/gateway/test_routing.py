@@ -1,13 +1,17 @@
 """Which service and revision a request reaches, and what of its address the replica sees."""
 
+import hashlib
+import json
 from typing import Any
 
 import pytest
 from tests.platform.gateway.bed import Bed, Origin, backend, error_of, play, read_answer, route
 
+from pilotlight.gateway.auth import AccessAdmission
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, RoutingState, prepare
 from pilotlight.gateway.routing_table import PageMatch, Route, RouteMatch, RouteMatcher, Table, normalize_host
 from pilotlight.wire.http1_strict_parser import parse_request
+from pilotlight.wire.service_access import Access
 
 ROUTER = RouteMatcher(
     Table(
@@ -178,6 +182,28 @@ def test_unknown_addresses_get_a_sentence_and_keep_the_connection() -> None:
         assert [(await read_answer(reader)).status for _ in range(2)] == [200, 200]
 
     play(case)
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "hint"),
+    [("/irsi/v2/models", "", "did you mean /iris?"), ("/irsi/v2", "secret", "did you mean /iris or /team/iris?"),
+     ("/team/irsi/v2", "secret", "did you mean /team/iris or /iris?"), ("/x", "", "there is only /iris"),
+     ("/x", "secret", "there are /iris, /team/iris"), ("/models", "", "did you mean /v1/models?"),
+     ("/irsi/v1/chat/completions", "", "did you mean /iris?")],
+)  # fmt: skip
+def test_an_unknown_service_names_those_that_the_caller_may_call(path: str, token: str, hint: str) -> None:
+    async def case(bed: Bed) -> None:
+        secret = Access(tokens=(hashlib.sha256(b"secret").hexdigest(),))
+        bed.publish(
+            route("iris"), route("iris", namespace="team", access=secret), route("iris-workload", internal=True)
+        )
+        got = await bed.ask("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        said = f"no service at this address; {hint}"
+        openai = {"message": said, "type": "invalid_request_error", "param": None, "code": None}
+        plain = path not in ("/models", "/irsi/v1/chat/completions")
+        assert (got.status, json.loads(got.body)) == (404, {"error": said if plain else openai})
+
+    play(case, AccessAdmission())
 
 
 def test_the_gateways_own_pages_are_read_and_nothing_else() -> None:

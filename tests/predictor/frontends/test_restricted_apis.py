@@ -74,6 +74,10 @@ def test_every_protocol_of_a_group_is_restricted(server: RunningServer) -> None:
         assert [server.post(path, {}, headers).status == 403 for headers in ({}, KEY)] == [True, False]
 
 
+def test_an_error_names_no_models_whose_list_needs_another_key(server: RunningServer) -> None:
+    assert server.infer("echo", BODY, KEY).error == "Request for unknown model: 'echo' is not found"
+
+
 def test_the_key_of_a_group_replaces_the_admin_token(server: RunningServer) -> None:
     load = "/v2/repository/models/echo_parameters/load"
     assert [server.post(load, {}, headers).status for headers in ({}, KEY)] == [403, 200]

@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from pilotlight.gateway.proxy.body_routing import USAGE_WAIT_S, serve_models_api, submit_model_request
 from pilotlight.gateway.proxy.interfaces import PlaneView
+from pilotlight.gateway.proxy.model_routes import unknown_service
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, is_loopback, prepare
 from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
@@ -19,6 +20,7 @@ from pilotlight.gateway.proxy.responses import (
     HEAD_TOO_LONG,
     INTERIM_RESPONSE,
     METHOD_NOT_ALLOWED,
+    NO_ROUTE,
     ErrorResponse,
     render_error,
     render_page,
@@ -171,7 +173,11 @@ class ClientConnection(FlowControlledProtocol):
 
     def _serve_own_page(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         page = self.plane.pages.get(prepared.page)
-        if page is None:
+        if prepared.error is NO_ROUTE:
+            routes, headers = (live.route for live in prepared.routing.routes.values()), prepared.head.headers
+            visible = (each for each in routes if not each.internal and self.plane.admission.allows(each, headers))
+            request.reject(unknown_service(prepared.head.target, visible))
+        elif page is None:
             request.reject(prepared.error or ErrorResponse(404, f"the gateway does not serve /{prepared.page}"))
         elif prepared.page in self.plane.loopback_pages and not (
             is_loopback(self.peer) and "x-forwarded-for" not in prepared.head.headers

@@ -7,25 +7,29 @@ namespace `default` a name begins with the namespace, so that no tenant can take
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from pilotlight.gateway.proxy.responses import ErrorResponse
+from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
 from pilotlight.gateway.routing_table import (
     DEFAULT_NAMESPACE,
     Route,
     RouteAdapter,
     RouteKey,
     SmoothWeightedRoundRobin,
+    origin_form,
 )
+from pilotlight.wire.messages import COMPARED, known_names
 
 PATH: Final = "/v1/models"
-COMPARED: Final = 200  # names with an unknown one: a comparison takes 10 µs
 SHOWN, SHOWN_NAME = 20, 200  # names in a message, characters of a name
 CREATED: Final = int(time.time())  # the field is required; services have no such time here
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 CODES: Final = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+OPENAI_PATHS: Final = ("/chat/completions", "/completions", "/responses", "/embeddings", "/v1/models")
+BELOW_V1: Final = frozenset({"chat", "completions", "responses", "embeddings", "models"})  # of a base URL without /v1
+ADDRESS: Final = "use /{namespace}/{service}/… or, in the namespace default, /{service}/…"
 
 
 class ModelMatch(NamedTuple):
@@ -114,9 +118,23 @@ def model_list(names: Iterable[str], parent: Callable[[str], str]) -> dict[str, 
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ErrorResponse:
-    near = get_close_matches(name[:SHOWN_NAME], names[:COMPARED], cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"GET {PATH} lists the models"
-    return openai_error(ErrorResponse(404, f"model {name[:SHOWN_NAME]!r} does not exist; {hint}"), "model")
+    hint = known_names(name, names, f"GET {PATH} lists the models")
+    return openai_error(ErrorResponse(404, f"model {name[:SHOWN_NAME]!r} does not exist{hint}"), "model")
+
+
+def unknown_service(target: str, routes: Iterable[Route]) -> ErrorResponse:
+    """Return the error for a path without a service, in OpenAI's form for its clients; `routes` of the caller."""
+    path = origin_form(target, "")[0].partition("?")[0]
+    _, first, second, *_ = f"{path}//".split("/")
+    if first in BELOW_V1:
+        hint = f"; did you mean /v1{path[:SHOWN_NAME]}?"
+    else:
+        keys = [(each.namespace, each.name) for each in islice(routes, COMPARED)]
+        name = f"/{first}/{second}" if any(first == namespace for namespace, _ in keys) else f"/{first}"
+        names = [f"/{name}" if namespace == DEFAULT_NAMESPACE else f"/{namespace}/{name}" for namespace, name in keys]
+        hint = known_names(name, names, ADDRESS)
+    error = ErrorResponse(404, f"{NO_ROUTE.message}{hint}")
+    return openai_error(error, codes={}) if path.endswith(OPENAI_PATHS) or first in BELOW_V1 else error
 
 
 def missing_model(names: Sequence[str], body: bytes = b"") -> ErrorResponse:
@@ -132,8 +150,8 @@ def missing_model(names: Sequence[str], body: bytes = b"") -> ErrorResponse:
     return openai_error(ErrorResponse(400, f"model is missing, {fix}"), "model")
 
 
-def openai_error(error: ErrorResponse, param: str | None = None) -> ErrorResponse:
+def openai_error(error: ErrorResponse, param: str | None = None, codes: Mapping[int, str] = CODES) -> ErrorResponse:
     """Return an error in OpenAI's form, which its clients show; one that an engine has written stays."""
     kind = TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
-    fields = {"message": error.message, "type": kind, "param": param, "code": CODES.get(error.status)}
+    fields = {"message": error.message, "type": kind, "param": param, "code": codes.get(error.status)}
     return error._replace(body=error.body or json.dumps({"error": fields}, ensure_ascii=False).encode())

@@ -48,9 +48,7 @@ class Admission(Protocol):
 PageHandler = Callable[[], tuple[int, str, bytes]]  # status, content type, body
 
 INTERIM_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
-NO_ROUTE = ErrorResponse(
-    404, "no service at this address; use /{namespace}/{service}/… or, in the namespace default, /{service}/…"
-)
+NO_ROUTE = ErrorResponse(404, "no service at this address")
 NO_REVISION = ErrorResponse(503, "no revision of this service has traffic; set it with `platformctl traffic`")
 TIMED_OUT = ErrorResponse(504, "the service did not respond in time")
 CONNECTION_LOST = ErrorResponse(502, "the service closed the connection before responding; the request was not retried")

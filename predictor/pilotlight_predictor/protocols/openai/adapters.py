@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pilotlight_predictor.core.requests import NEWEST
 from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.errors import BadRequest, NotFound
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
@@ -36,6 +37,12 @@ def find_base(server: Server, name: str) -> ModelVersion | None:
     if server.registry.newest(name) is not None:
         return None
     return next((served for served in _adaptable(server) if name in served.adapter_paths), None)
+
+
+def find(server: Server, name: str) -> ModelVersion:
+    """Return the model of this name, or the one with this adapter. Raises NotFound or NotReady."""
+    names = (each for served in _adaptable(server) for each in sorted(served.adapter_paths))
+    return find_base(server, name) or server.find(name, NEWEST, names)
 
 
 def adapter_objects(served: ModelVersion, created: int) -> list[dict[str, Any]]:

@@ -79,9 +79,9 @@ def model_list(server: Server) -> dict[str, Any]:
 
 def model(server: Server, request: HttpRequest) -> HttpResponse:
     name = request.params["model"]
-    if (base := adapters.find_base(server, name)) is not None:
-        return json_response(adapters.adapter_object(base, name, STARTED))
-    return json_response(model_object(server.find(name)))
+    served = adapters.find(server, name)
+    is_adapter = served.name != name
+    return json_response(adapters.adapter_object(served, name, STARTED) if is_adapter else model_object(served))
 
 
 def model_object(served: ModelVersion) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _find(
 ) -> tuple[ModelVersion, TextCapabilities]:
     """Return the named model, or the only one with the capability. Raise BadField or NotReady."""
     if name:
-        candidates = [adapters.find_base(server, name) or server.find(name)]
+        candidates = [adapters.find(server, name)]
     else:
         newest = [served for each in server.registry.names() if (served := server.registry.newest(each)) is not None]
         candidates = [served for served in newest if can(capabilities_of(served))]

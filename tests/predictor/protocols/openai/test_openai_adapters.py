@@ -39,6 +39,8 @@ def test_an_adapter_is_a_model_of_its_own_from_its_load_to_its_unload(
         (listed,) = [model for model in client.models.list() if model.id == "sql"]
         assert listed.model_extra == {"root": str(adapter), "parent": "tiny"}
         assert client.models.retrieve("sql").id == "sql"
+        with pytest.raises(openai.NotFoundError, match="did you mean sql"):
+            client.completions.create(model="sqll", **HOW)
         answer = client.completions.create(model="sql", **HOW)
         assert (answer.model, answer.choices[0].text) == ("sql", expected)
         assert client.completions.create(model="tiny", **HOW).choices[0].text == greedy_text(base, HOW["prompt"], 12)

@@ -152,6 +152,9 @@ def test_a_model_that_is_not_there_or_cannot_is_told(client: openai.OpenAI) -> N
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="nobody", messages=HELLO)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.NotFoundError, match="'tinny' is not found; did you mean tiny") as retrieved:
+        client.models.retrieve("tinny")
+    assert (retrieved.value.code, retrieved.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError, match="must be 3 or unset"):
         client.embeddings.create(model="lengths", input="x", dimensions=2)
 

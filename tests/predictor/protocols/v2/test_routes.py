@@ -60,7 +60,9 @@ def test_an_unknown_model_or_version_is_not_found(server: RunningServer, suffix:
     for path in (f"/v2/models/nope{suffix}", f"/v2/models/nope/versions/1{suffix}"):
         answer = server.get(path)
         assert answer.status == 404
-        assert "Request for unknown model: 'nope' is not found" in answer.error
+        assert "Request for unknown model: 'nope' is not found; " in answer.error
+    near = server.get(f"/v2/models/add_subs{suffix}").error
+    assert near.startswith("Request for unknown model: 'add_subs' is not found; did you mean add_sub"), near
     answer = server.get(f"/v2/models/add_sub/versions/9{suffix}")
     assert answer.status == 404
     assert "'add_sub' version 9 is not found" in answer.error

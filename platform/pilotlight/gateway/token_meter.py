@@ -97,8 +97,7 @@ class TokenMeter:
         """Count the tokens of a response that has ended."""
         usage, key = reader.usage, (route.namespace, route.name)
         adapter = request.prepared.adapter
-        name = adapter.name if adapter is not None else request.fields.model if request.fields is not None else ""
-        model = (*key, name if adapter is not None or name in route.models else route.models[0])
+        model = (*key, adapter.name if adapter is not None else route.models[0])
         first_token_s = reader.first_at - request.arrived_at if reader.first_at else None
         if self.reports:
             self._unreported.setdefault((model, request.caller), CallerCounts()).add(usage, first_token_s)

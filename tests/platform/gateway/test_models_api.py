@@ -71,20 +71,24 @@ def body_of(model: str | None, **fields: Any) -> bytes:
      ("gpt-4o@llama-2", "llama-2", "llama"), ("team/qwen", "qwen-1", "qwen")],
 )  # fmt: skip
 @pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("own", [False, True])
 def test_a_request_goes_to_its_model_under_the_engine_s_name(
-    model: str, revision: str, engine_name: str, chunked: bool
+    model: str, revision: str, engine_name: str, chunked: bool, own: bool
 ) -> None:
+    """At the one address, and at the service's own one."""
+
     async def case(bed: Bed) -> None:
         await models(bed)
+        path = (f"/team/qwen{CHAT}" if "qwen" in model else f"/llama{CHAT}") if own else CHAT
         body, headers = body_of(model, note="é" * 10), {"Authorization": "Bearer secret"}
         if chunked:
             cuts = [body[:5], body[5:20], body[20:]]
             body = b"".join(b"%x\r\n%b\r\n" % (len(cut), cut) for cut in cuts) + b"0\r\n\r\n"
             lines = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n{lines}\r\n".encode()
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n{lines}\r\n".encode()
             got = await bed.ask_raw(head + body, "POST")
         else:
-            got = await bed.ask("POST", CHAT, body, headers)
+            got = await bed.ask("POST", path, body, headers)
         assert (got.status, json.loads(got.body)["model"]) == (200, model)
         (seen,) = [each for origin in bed._origins for each in origin.seen]
         assert json.loads(seen.body) == {"messages": [], "note": "é" * 10, "model": engine_name}
@@ -94,6 +98,50 @@ def test_a_request_goes_to_its_model_under_the_engine_s_name(
         assert [origin.port for origin in bed._origins if origin.seen] == [ports[revision]]
 
     play(case, AccessAdmission())
+
+
+def test_the_own_address_of_a_service_leaves_other_names_to_its_engine() -> None:
+    """And the bodies of other protocols, of which nothing is read; a name that two services claim is the service's."""
+    own = "the engine's own name"
+
+    async def case(bed: Bed) -> None:
+        replica = await bed.origin(engine)
+        law = (RouteAdapter("law", "llama", base_fields=NO_LORA),)
+        bed.publish(
+            route("alpha", models=("alpha", "gpt-4o")),
+            route("llama", backend("llama-1", replica, tags=("prev",)), models=("llama", "gpt-4o")),
+            route("tuned", backend("tuned-1", replica), models=("llama",), adapters=law),
+        )
+        for path in (f"/llama{CHAT}", "/llama/v1/embeddings", "/llama/openai/v1/embeddings"):
+            for name, sent_name in (("gpt-4o", "llama"), (own, own), ("alpha", "alpha"), ("gpt-4o@prev", "llama")):
+                got = await bed.ask("POST", path, body_of(name))
+                assert (got.status, json.loads(got.body)["model"]) == (200, name)
+                assert json.loads(replica.seen.pop().body)["model"] == sent_name
+        for path in ("v2/models/m/infer", "v1/models/gpt-4o:predict", "v1/models", "generate"):
+            for service in ("llama", "tuned"):
+                await bed.ask("POST", f"/{service}/{path}", body_of("gpt-4o"))
+                assert replica.seen.pop().body == body_of("gpt-4o")
+
+    play(case)
+
+
+@pytest.mark.parametrize("spent", [False, True])
+def test_a_body_that_is_too_long_for_its_model_to_be_read_goes_to_its_own_address_as_it_is(spent: bool) -> None:
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin(whole=False)
+        bed.publish(route("llama", backend("llama-1", origin), models=("llama", "gpt-4o")))
+        bed.plane.buffer_budget.limit = 0 if spent else 1 << 30
+        start, end = b'{"input": [%b' % (b"[1]," * (1 << (11 if spent else 18))), b'1], "model": "gpt-4o"}'
+        reader, writer = await bed.connect()
+        length = len(start + end)
+        writer.write(f"POST /llama/v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        writer.write(start)
+        await eventually_async(lambda: origin.seen, "the replica gets the request before its model is known")
+        writer.write(end)
+        assert (await read_answer(reader)).status == 200
+        assert int(origin.seen[0].headers["content-length"]) == length
+
+    play(case)
 
 
 def test_the_list_has_what_the_caller_may_call() -> None:

@@ -481,7 +481,7 @@ def test_a_body_that_cannot_be_read_reaches_the_engine_unchanged() -> None:
         bed.publish(route("llm", backend("llm-1", origin), models=("llm",)))
         options = {"model": "llm", "stream": True, "stream_options": {"include_usage": True}}
         bodies = [b"{not json", b"[1]", b"", json.dumps(options).encode(), b'{"stream": true, "tail": 1']
-        bodies += [b'{"stream": true, "model": "\xff"}', b'{"stream": true, "a": %b' % (b"[" * 100_000)]
+        bodies += [b'{"stream": "\xff"}', b'{"stream": true, "a": %b' % (b"[" * 100_000)]
         for body in bodies:
             assert (await bed.ask("POST", f"/llm{CHAT}", body)).status == 200
         assert [seen.body for seen in origin.seen] == bodies

@@ -27,7 +27,7 @@ from pilotlight.gateway.proxy.model_routes import (
     unknown_model,
 )
 from pilotlight.gateway.proxy.prefix_index import MAX_PROMPT_BYTES, read_prompt
-from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, LiveRoute, PreparedRequest, with_headers
+from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, with_headers
 from pilotlight.gateway.proxy.proxied_request import MAX_HELD_BODY, ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
@@ -39,8 +39,7 @@ from pilotlight.gateway.proxy.responses import (
 from pilotlight.gateway.routing_table import Route, origin_form, tag_of
 from pilotlight.wire.http1_strict_parser import CHUNKED, ChunkedBody, unchunked
 
-FIELDS_WAIT_S: Final = 1.0  # for the rest of a body whose model is worth knowing, no more
-USAGE_WAIT_S: Final = 60.0  # for one to which a request of usage is added: a slow client cannot evade it
+USAGE_WAIT_S: Final = 60.0  # for a body to which a request of usage is added: a slow client cannot evade it
 # Of such a body: clients send `stream` after the messages, whose images are some MiB, but few tokens.
 MAX_USAGE_BODY: Final = 16 << 20
 USAGE_PATHS: Final = ("/chat/completions", "/completions")  # others report usage without a request
@@ -74,23 +73,23 @@ def serve_models_api(request: ProxiedRequest, submit: Continue) -> None:
 def submit_model_request(request: ProxiedRequest) -> None:
     """Submit an admitted request once its body is read as far as its route needs it.
 
-    In this order: the adapter that it names, which `/v1` has found with the route; its request of usage; its prompt.
+    In this order: its request of usage; the model that it names, which `/v1` has found with the route; its prompt.
     """
-    prepared = request.prepared
-    if prepared.has_prompt and _route_of(request).route.adapters and prepared.page != MODELS_PAGE:
-        ModelRouting(request, _meter).start()
-    else:
-        _meter(request)
-
-
-def _meter(request: ProxiedRequest) -> None:
     route, headers = _route_of(request).route, request.prepared.head.headers
     if not route.models or request.observation is None or request.method != "POST":
-        _choose_replica(request)
+        _find_model(request)
     elif headers.get("content-encoding", "identity") != "identity" and (request.prepared.has_prompt or route.quota):
         request.cancel(ENCODED)
     else:
-        include_usage(request, _choose_replica)
+        include_usage(request, _find_model)
+
+
+def _find_model(request: ProxiedRequest) -> None:
+    route = _route_of(request).route
+    if request.prepared.names_model and (route.models or route.adapters):
+        ModelRouting(request, _choose_replica).start()
+    else:
+        _choose_replica(request)
 
 
 def _choose_replica(request: ProxiedRequest) -> None:
@@ -151,13 +150,18 @@ class ModelRouting:
             piece = self._chunks.take_payload()
         if not self._field.done:
             self._field.feed(piece)
-        if request.buffered > MAX_BODY or self._field.too_late:
+        too_long = request.buffered > MAX_BODY or self._field.too_late
+        problem = request.client.plane.buffer_budget.check(request.buffered)
+        route = request.prepared.route
+        # A service at its own address may get a body as it is: most clients use its engine's name of the model.
+        optional = route is not None and not route.route.adapters and self._field.name is None
+        if too_long and not optional:
             request.cancel(TOO_LONG)
-        elif self._field.done or request.body_complete:
+        elif self._field.done or request.body_complete or (optional and (too_long or problem)):
             self._route()
-        elif request.buffered > MAX_HELD_BODY and not (names := _callable_names(request)):
+        elif route is None and request.buffered > MAX_HELD_BODY and not (names := _callable_names(request)):
             request.cancel(missing_model(names))  # who may call no model fills no memory
-        elif problem := request.client.plane.buffer_budget.check(request.buffered):
+        elif problem:
             request.cancel(ErrorResponse(503, problem, {"Retry-After": "5"}))
         else:
             request.resume_body()
@@ -167,8 +171,8 @@ class ModelRouting:
         request.client.on_body = None
         prepared, routing = request.prepared, request.client.plane.routing
         if prepared.route is not None:
-            names, match = [], routing.models.adapter_of(prepared.key, name)
-            if match is None:  # the base model, or a name that its engine refuses
+            names, match = [], routing.models.find_at(prepared.route.route, name) if name else None
+            if match is None:  # no model, or a name that its engine knows or refuses
                 match = ModelMatch(prepared.key, "", name or "", fields=base_fields(prepared.route.route))
                 if not match.fields:
                     self._submit(request)
@@ -240,41 +244,39 @@ def include_usage(request: ProxiedRequest, submit: Continue) -> None:
 
     Engines report the tokens of a stream only on request. A body that is too long stays as it is.
     """
-    wanted = unquote(request.prepared.head.target.partition("?")[0]).endswith(USAGE_PATHS)
+    # Compressed usage is unreadable.
+    request.rewrite(with_headers(request.prepared.upstream_head, {}, ("accept-encoding",)))
+    if not unquote(request.prepared.head.target.partition("?")[0]).endswith(USAGE_PATHS):
+        submit(request)
+        return
 
     def proceed() -> None:
-        head = with_headers(request.prepared.upstream_head, {}, ("accept-encoding",))  # compressed usage is unreadable
-        request.rewrite(head)
         if request.body_complete:
-            _read_fields(request, wanted)
+            _add_usage(request)
         submit(request)
 
-    limit = MAX_USAGE_BODY if wanted else MAX_HELD_BODY
-
     def suffices() -> bool:
-        return request.buffered > limit or request.client.plane.buffer_budget.full
+        return request.buffered > MAX_USAGE_BODY or request.client.plane.buffer_budget.full
 
     def late() -> None:
-        if wanted and request.buffered <= MAX_HELD_BODY:
+        if request.buffered <= MAX_HELD_BODY:
             request.cancel(BODY_TIMEOUT)
         else:
             proceed()
 
-    if wanted:
-        _request_body(request)
-    _await_body(request, suffices, USAGE_WAIT_S if wanted else FIELDS_WAIT_S, proceed, late)
+    _request_body(request)
+    _await_body(request, suffices, USAGE_WAIT_S, proceed, late)
 
 
-def _read_fields(request: ProxiedRequest, add_usage: bool) -> None:
+def _add_usage(request: ProxiedRequest) -> None:
     body = _payload(request)
     try:
         raw = json_decode(body, type=RawRequestFields)
-        fields = RequestFields(_value(raw.model, None), _value(raw.stream, None), _value(raw.stream_options, UNSET))
+        fields = RequestFields(_value(raw.stream, None), _value(raw.stream_options, UNSET))
     except (ValueError, RecursionError):  # engines in Python read more than JSON, such as NaN and UTF-16
         document = _object_of(body)
         fields = convert(document, RequestFields) if document is not None else RequestFields()
-    request.fields = fields
-    if not add_usage or not _is_true(fields.stream):
+    if not _is_true(fields.stream):
         return
     if fields.stream_options is UNSET and body.lstrip().startswith(b"{"):
         start = body.index(b"{") + 1

@@ -166,7 +166,7 @@ class ClientConnection(FlowControlledProtocol):
             if error is not None:
                 request.reject(error)
                 return
-        if prepared.has_prompt or route.route.models:
+        if prepared.has_prompt or route.route.models or route.route.adapters:
             submit_model_request(request)
         else:
             self.plane.submit(request, route, prepared.tag)

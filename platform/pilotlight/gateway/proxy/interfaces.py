@@ -16,7 +16,6 @@ from pilotlight.gateway.proxy.upstream import LiveReplica
 class RequestFields(Struct):
     """What the gateway reads of an OpenAI request; clients may send anything."""
 
-    model: Any = None
     stream: Any = None
     stream_options: Any = UNSET
 
@@ -24,7 +23,6 @@ class RequestFields(Struct):
 class RawRequestFields(Struct):
     """The same as JSON, empty if missing: some MiB of brackets take thirty times that as objects, and seconds."""
 
-    model: Raw = Raw()
     stream: Raw = Raw()
     stream_options: Raw = Raw()
 
@@ -38,7 +36,6 @@ class ObservedRequest(Protocol):
     caller: str  # name of the authenticated client; empty: the route has no access rules
     prepared: PreparedRequest
     backend: LiveBackend | None
-    fields: RequestFields | None  # of an OpenAI request; None: not read
     usage_added: bool  # the gateway requests the `usage` of a stream, the client does not
 
     def now(self) -> float: ...

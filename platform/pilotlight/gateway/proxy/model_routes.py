@@ -44,49 +44,63 @@ class ModelMatch(NamedTuple):
 
 class ModelRoutes:
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._routes: dict[str, Route] = {}
-        self._adapters: dict[str, AdapterSplit] = {}
+        self._routes: dict[str, tuple[Route, str]] = {}  # by the name at `/v1`; the name without a namespace
+        self._adapters: dict[tuple[RouteKey, str], AdapterSplit] = {}
         named = [(index, name, route) for route in routes for index, name in enumerate(route.models)]
         named += [(1, each.name, route) for route in routes for each in route.adapters]
         # A model's own name beats another's alias; else the service that is first by its name has it.
         for _, name, route in sorted(named, key=lambda each: (each[0], each[2].name)):
-            prefix = "" if route.namespace == DEFAULT_NAMESPACE else f"{route.namespace}/"
-            if self._routes.setdefault(prefix + name, route) is route and name not in route.models:
-                self._adapters.setdefault(prefix + name, AdapterSplit(route, name))
+            self._routes.setdefault(_prefix(route) + name, (route, name))
+            if name not in route.models:
+                self._adapters.setdefault((_key(route), name), AdapterSplit(route, name))
 
     def find(self, name: str) -> ModelMatch | None:
         """Return the match of a name such as `llama`, `team/llama` or `llama@canary`."""
         tag = ""
         if name not in self._routes:
             name, _, tag = name.rpartition("@")
-        route, split = self._routes.get(name), self._adapters.get(name)
-        if route is None:
-            return None
-        key = (route.namespace, route.name)
+        return self._match(*self._routes[name], tag) if name in self._routes else None
+
+    def find_at(self, route: Route, name: str) -> ModelMatch | None:
+        """Return the match of a name at a route's own address, where it needs no namespace; None: it is none of its."""
+        for whole in (name, name.removeprefix(_prefix(route))):
+            for known, _, tag in ((whole, "", ""), whole.rpartition("@")):
+                if known in route.models or (_key(route), known) in self._adapters:
+                    return self._match(route, known, tag)
+        return None
+
+    def _match(self, route: Route, name: str, tag: str) -> ModelMatch:
+        split = self._adapters.get((_key(route), name))
         if split is None:
-            return ModelMatch(key, tag, route.models[0], fields=base_fields(route))
+            return ModelMatch(_key(route), tag, route.models[0], fields=base_fields(route))
         adapter = split.choose(tag)
-        return ModelMatch(key, "" if adapter.model == tag else tag, adapter.model, adapter, adapter.fields)
+        return ModelMatch(_key(route), "" if adapter.model == tag else tag, adapter.model, adapter, adapter.fields)
 
     def only(self, names: Iterable[str]) -> ModelMatch | None:
         """Return the model that all the names lead to, adapters aside; None if there are several, or none."""
-        matches = {self.find(name) for name in names if name not in self._adapters}
+        matches = {self.find(name) for name in names if not self._is_adapter(name)}
         return matches.pop() if len(matches) == 1 else None
-
-    def adapter_of(self, key: RouteKey, name: str | None) -> ModelMatch | None:
-        """Return the match of an adapter of one route, by its name there; None: the route has no such adapter."""
-        namespace = "" if key[0] == DEFAULT_NAMESPACE else f"{key[0]}/"
-        match = self.find(f"{namespace}{name}") if name else None
-        return match if match is not None and match.adapter is not None and match.key == key else None
 
     def parent(self, name: str) -> str:
         """Return the base model of an adapter; empty: it is no adapter, or its base model is hidden."""
-        split, route = self._adapters.get(name), self._routes.get(name)
-        return name.removesuffix(split.name) + route.models[0] if split and route and route.models else ""
+        route, _ = self._routes.get(name, (None, ""))
+        return _prefix(route) + route.models[0] if route and route.models and self._is_adapter(name) else ""
+
+    def _is_adapter(self, name: str) -> bool:
+        route, own = self._routes.get(name, (None, ""))
+        return route is not None and (_key(route), own) in self._adapters
 
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:
         """Return the names that a client may call."""
-        return sorted(name for name, route in self._routes.items() if allowed(route))
+        return sorted(name for name, (route, _) in self._routes.items() if allowed(route))
+
+
+def _key(route: Route) -> RouteKey:
+    return (route.namespace, route.name)
+
+
+def _prefix(route: Route) -> str:
+    return "" if route.namespace == DEFAULT_NAMESPACE else f"{route.namespace}/"
 
 
 def base_fields(route: Route) -> str:
@@ -98,7 +112,6 @@ class AdapterSplit:
     """Adapters of one name and route: which of them gets the next request."""
 
     def __init__(self, route: Route, name: str) -> None:
-        self.name = name
         self._by_model = {each.model: each for each in route.adapters if each.name == name}
         self._scheduler = SmoothWeightedRoundRobin({each.model: each.percent for each in self._by_model.values()})
 

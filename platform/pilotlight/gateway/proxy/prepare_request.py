@@ -6,6 +6,7 @@ the routing table is.
 
 import hmac
 import math
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -34,6 +35,8 @@ EXTENDED: Final = frozenset({"x-forwarded-for", "x-forwarded-prefix"})  # header
 MODELS_PAGE: Final = "v1"  # routed by the model that the body names
 # Of OpenAI's and Anthropic's APIs: their replica is chosen by the prefix of the prompt.
 PROMPT_PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+# Of OpenAI's API, whose requests name a model; /v1/models/ is also KServe's V1.
+_MODEL_PATH: Final = re.compile(r"(?:/openai)?/v1/(?!models(?:/|$))")
 
 
 class LiveRoute:
@@ -104,6 +107,7 @@ class PreparedRequest(NamedTuple):
     component: bool = False  # sent by another component of the service, which has the route's key
     max_hold_s: float = math.inf  # how long the client lets it be held
     has_prompt: bool = False
+    names_model: bool = False  # the body names the model, at a service's own address
     adapter: RouteAdapter | None = None  # that the request's model names
     renamed: tuple[str, str] | None = None  # its model: the engine's name of it, and the client's if that is another
 
@@ -151,10 +155,11 @@ def prepare(
     if route.route.public and not match.target.startswith(route.route.public):
         error = ErrorResponse(404, f"{match.target.partition('?')[0]} of {match.key[1]} is not public")
         return PreparedRequest(routing, head, None, NO_KEY, "", b"", request_id, error=error)
-    upstream_head = rewrite_head(head, match, peer, scheme)
+    upstream_head, has_prompt = rewrite_head(head, match, peer, scheme), _has_prompt(match.target)
+    names_model = has_prompt or (head.method == "POST" and _MODEL_PATH.match(match.target) is not None)
     return PreparedRequest(
         routing, head, route, match.key, match.tag, upstream_head, request_id, component=component,
-        max_hold_s=max_hold_s, has_prompt=_has_prompt(match.target),
+        max_hold_s=max_hold_s, has_prompt=has_prompt, names_model=names_model,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
 from pilotlight.gateway.proxy.backend import SUSPECT_S, LiveBackend
-from pilotlight.gateway.proxy.interfaces import Downstream, RequestFields
+from pilotlight.gateway.proxy.interfaces import Downstream
 from pilotlight.gateway.proxy.model_routes import openai_error
 from pilotlight.gateway.proxy.prefix_index import Prompt
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, with_headers
@@ -37,7 +37,7 @@ _TAIL: Final = b"\r\n"
 class ProxiedRequest:
     __slots__ = (
         "_added", "_blocked", "_body", "_body_size", "_slow", "_tunnelled", "arrived_at", "backend", "body_complete",
-        "buffered", "caller", "client", "cold", "fields", "finished", "max_hold_s", "method", "minor", "observation",
+        "buffered", "caller", "client", "cold", "finished", "max_hold_s", "method", "minor", "observation",
         "prepared", "prompt", "replica", "request_id", "response_started", "sent_at", "upstream", "usage_added",
     )  # fmt: skip
 
@@ -54,7 +54,6 @@ class ProxiedRequest:
         self.prompt: Prompt | None = None
         self.caller = ""  # name of the authenticated client, where the request is observed
         self.observation: Observation | None = None
-        self.fields: RequestFields | None = None
         self.usage_added = False
         self.backend: LiveBackend | None = None
         self.replica: LiveReplica | None = None

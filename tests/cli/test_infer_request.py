@@ -168,20 +168,18 @@ def test_a_model_without_declared_inputs_takes_named_values_in_their_own_type() 
     assert [(each["datatype"], each["shape"], each["data"]) for each in sent] == [
         ("INT64", [2], [1, 2]), ("FP64", [2, 1], [0.5, 1]), ("BYTES", [1], ["hi"]), ("BOOL", [1], [True]),
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="declares no inputs") as caught:
-        infer_request.from_json([1], [], "")
-    assert '--data \'{"inputs": [' in caught.value.hint
-    assert "INPUTS in a model.py, or a config.pbtxt" in caught.value.hint
-    assert "name them: --data '{\"NAME\": values}'" in caught.value.hint
 
 
-def test_text_for_a_model_without_declared_inputs_asks_to_annotate_the_argument() -> None:
-    with pytest.raises(UsageError, match="declares no inputs") as caught:
-        build_body("text", "hi", [], "")
-    assert caught.value.hint.startswith("annotate the argument: def predict(self, text: str); or name it: --data")
+def test_values_without_a_name_are_the_only_argument_of_a_model_without_declared_inputs() -> None:
+    for body in (infer_request.from_json([1], [], ""), infer_request.from_json({"instances": [1]}, [], "")):
+        (sent,) = document(body)["inputs"]
+        assert (sent["name"], sent["datatype"], sent["data"]) == ("", "INT64", [1])
+    (sent,) = document(build_body("text", "hi", [], "words"))["inputs"]
+    assert (sent["name"], sent["datatype"], sent["data"]) == ("words", "BYTES", ["hi"])
     with pytest.raises(UsageError, match="declares no inputs") as caught:
         build_body("file", Path("photo.bin"), [], "")
-    assert "annotate" not in caught.value.hint
+    assert '--data \'{"inputs": [' in caught.value.hint
+    assert "name them: --data '{\"NAME\": values}'" in caught.value.hint
 
 
 def test_an_error_of_the_model_names_its_log() -> None:

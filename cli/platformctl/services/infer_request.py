@@ -67,20 +67,14 @@ def _row_of(spec: InputSpec) -> str:
     return row
 
 
-def select_input(inputs: Sequence[InputSpec], name: str, *, text: bool = False) -> InputSpec:
-    """Return the named input, or the only one that a request must have, or the prompt.
-
-    Raise UsageError, with the fix for `text`.
-    """
+def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
+    """Return the named input, or the only one that a request must have, or the prompt. Raise UsageError."""
     inputs = with_columns(inputs)
     matching = [each for each in inputs if each.name == name] if name else required_inputs(inputs)
     if not name and len(matching) > 1:
         matching = [each for each in matching if each.name == TEXT_INPUT]
     if len(matching) == 1:
         return matching[0]
-    if not inputs and text:
-        hint = 'annotate the argument: def predict(self, text: str); or name it: --data \'{"NAME": "hi"}\''
-        raise UsageError("the model declares no inputs, so none can be chosen", hint)
     if not inputs:
         example = '--data \'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}\''
         hint = (
@@ -100,11 +94,11 @@ def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferReques
     if isinstance(value, dict) and "inputs" in value:
         return InferRequest(json.dumps(value).encode(), {"Content-Type": "application/json"})
     if isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in (each.name for each in inputs):
-        return encode([_json_tensor(select_input(inputs, name), value["instances"])])
-    if isinstance(value, dict):
+        value = value["instances"]
+    elif isinstance(value, dict):
         specs = {key: select_input(inputs, key) if inputs else _guessed(key, item) for key, item in value.items()}
         return encode([_json_tensor(specs[key], item) for key, item in value.items()])
-    return encode([_json_tensor(select_input(inputs, name), value)])
+    return encode([_json_tensor(select_input(inputs, name) if inputs else _guessed(name, value), value)])
 
 
 def _by_columns(value: Any, inputs: Sequence[InputSpec], names: Collection[str], *, positional: bool) -> Any:
@@ -132,7 +126,10 @@ def _by_columns(value: Any, inputs: Sequence[InputSpec], names: Collection[str],
 
 
 def _guessed(name: str, value: Any) -> InputSpec:
-    """Return the input of a model that declares none, as a model.py with `def predict(a, b)`: by its values."""
+    """Return the input of a model that declares none, as a model.py with `def predict(a, b)`: by its values.
+
+    An empty name is that of the only argument.
+    """
     kinds = set(map(type, flatten(value)))
     datatype = "BOOL" if kinds == {bool} else "INT64" if kinds == {int} else "BYTES" if str in kinds else "FP64"
     return InputSpec(name, datatype, nesting(value) or (1,))

@@ -14,6 +14,7 @@ Inputs = dict[str, Tensor]
 Outputs = dict[str, Tensor]
 Parameters = dict[str, Any]
 LayoutKind = Literal["values", "records", "matrix", "columns"]
+UNNAMED: Final = ""  # input of a Python function with one argument, for requests that do not name it
 NEWEST: Final = -1  # not 0: a version directory may be called 0
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from pilotlight.wire.http1 import Buffer
-from pilotlight_predictor.core.requests import InferRequest, InferResponse, Inputs, Layout, Outputs
+from pilotlight_predictor.core.requests import UNNAMED, InferRequest, InferResponse, Inputs, Layout, Outputs
 from pilotlight_predictor.core.tensors import Array, JsonText, Tensor, TensorSpec, bf16_to_float, check_strings
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import (
@@ -199,7 +199,7 @@ def decode_predict(
     else:
         columns = document[COLUMNS]
         if not isinstance(columns, dict) or is_b64(columns):
-            columns = _by_position(columns, COLUMNS, specs) or {_only(model, specs).name: columns}
+            columns = _by_position(columns, COLUMNS, specs) or {_only(specs).name: columns}
         _check_known(model, columns, known)
     inputs: Inputs = {}
     form, several = ROWS if by_rows else COLUMNS, max(len(specs), len(columns)) > 1
@@ -236,7 +236,7 @@ def _columns(
     if not any(isinstance(instance, dict) for instance in instances) or (
         can_be_elements and all(is_b64(instance) or isinstance(instance, str) for instance in instances)
     ):
-        return _by_position(instances, ROWS, specs) or {_only(model, specs).name: instances}
+        return _by_position(instances, ROWS, specs) or {_only(specs).name: instances}
     first = instances[0]
     _check_known(model, first if isinstance(first, dict) else (), known)
     for index, instance in enumerate(instances):
@@ -258,12 +258,9 @@ def _by_position(rows: Any, where: str, specs: Sequence[TensorSpec]) -> dict[str
     return {spec.name: [[row[index]] for row in rows] for index, spec in enumerate(specs)}
 
 
-def _only(model: str, specs: Sequence[TensorSpec]) -> TensorSpec:
+def _only(specs: Sequence[TensorSpec]) -> TensorSpec:
     if not specs:
-        raise BadRequest(
-            f"model '{model}' declares no inputs, so values without a name belong to none: declare them (INPUTS in "
-            'model.py, or config.pbtxt), or name them: {"instances": [{"NAME": value}]}'
-        )
+        return TensorSpec(UNNAMED, "", ())  # of the only argument of a function in Python
     required = [spec for spec in specs if not spec.optional] or list(specs)
     if len(required) > 1:
         names = ", ".join(spec.name for spec in required)

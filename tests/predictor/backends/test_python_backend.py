@@ -33,6 +33,20 @@ def test_argument_names_are_input_names(run: Any) -> None:
     np.testing.assert_array_equal(answer["first"].array, ONES * 2)
 
 
+@pytest.mark.parametrize(
+    "text", ["def predict(x): return {'y': x}", "class Model:\n def predict(self, x): return {'y': x}"]
+)
+def test_values_without_a_name_are_the_only_argument(run: Any, text: str) -> None:
+    np.testing.assert_array_equal(run(text, **{"": ONES})["y"].array, ONES)
+
+
+@pytest.mark.parametrize("signature", ["predict(self, x, y=1)", "execute(self, inputs)", "predict(self, **inputs)"])
+def test_values_without_a_name_belong_to_none_of_several_arguments(run: Any, signature: str) -> None:
+    answer = run(f"class Model:\n def {signature}: return {{'y': [1]}}", **{"": ONES})
+    assert isinstance(answer, BadRequest)
+    assert str(answer).startswith("the model declares no inputs, so values without a name belong to none: declare them")
+
+
 def test_one_array_is_the_one_output(run: Any, config: Any) -> None:
     assert list(run("def predict(x): return x", x=ONES)) == ["output"]
     assert list(run("def predict(x): return x", config(outputs={"y": ("FP32", (-1, 2))}), x=ONES)) == ["y"]

@@ -161,7 +161,9 @@ def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) 
     """Build the request from the one input option that was given."""
     if kind == "data":
         return infer_request.from_json(value, inputs, input_name)
-    spec = infer_request.select_input(inputs, input_name, text=kind == "text")
+    if kind == "text" and not inputs:
+        return infer_request.from_json(value, inputs, input_name)
+    spec = infer_request.select_input(inputs, input_name)
     if kind == "file" and value.suffix in TEXT_SUFFIXES and spec.datatype != "BYTES":
         hint = "give JSON: --data '[1, 2]' or --file values.json, or an array of numpy.save: --file values.npy"
         raise UsageError(f"{value} is text, and input {spec.name} takes {spec.datatype}", hint)

@@ -17,7 +17,7 @@ import numpy as np
 
 from pilotlight_predictor.backends.base import Answer
 from pilotlight_predictor.backends.python import text_arguments
-from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
+from pilotlight_predictor.core.requests import UNNAMED, InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import (
     DATATYPES,
     NUMPY_TYPES,
@@ -66,8 +66,14 @@ def declared_outputs(config: ModelConfig, outputs: Sequence[TensorSpec]) -> dict
     return declared
 
 
-def arrays(inputs: Inputs) -> dict[str, Array]:
-    return {name: array_of(tensor) for name, tensor in inputs.items()}
+def arrays(inputs: Inputs, argument: str = "") -> dict[str, Array]:
+    """Return arrays by name; `argument` is that of values without one. Raise BadRequest if it is empty."""
+    if UNNAMED in inputs and not argument:
+        raise BadRequest(
+            "the model declares no inputs, so values without a name belong to none: declare them (INPUTS in model.py, "
+            'or config.pbtxt), or name them: {"NAME": values}'
+        )
+    return {name or argument: array_of(tensor) for name, tensor in inputs.items()}
 
 
 def array_of(tensor: Tensor) -> Array:
@@ -208,13 +214,14 @@ class PerRequestModel:
 
     def __init__(self, declared: Declared) -> None:
         self.declared = declared
+        self.argument = ""  # the only one, whose values need no name
         self.loop = ModelEventLoop()
 
     def call(self, inputs: dict[str, Array]) -> Any:
         raise NotImplementedError
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        started = [attempt(self.call, arrays(request.inputs)) for request in batch]
+        started = [attempt(lambda r=request: self.call(arrays(r.inputs, self.argument))) for request in batch]
         return [self.to_answer(value) for value in self.loop.resolve_all(started)]
 
     def to_answer(self, value: Any) -> Answer:
@@ -239,6 +246,7 @@ class FunctionModel(PerRequestModel):
         self._names = [p.name for p in named]
         self._required = [p.name for p in named if p.default is p.empty]
         self._plain = text_arguments.annotations(named)
+        self.argument = self._names[0] if len(self._names) == 1 and not self._any else ""
 
     def check_inputs(self, names: Sequence[str]) -> None:
         """Raise LoadFailed if the configuration lists an input that the function does not take."""
@@ -291,7 +299,7 @@ class ClassModel(PerRequestModel):
         self.function: FunctionModel | None = None  # that serves
         if self._batch is None and self._single is None and callable(function):
             self.function = FunctionModel(function, declared)
-            self._single = self.function.call
+            self._single, self.argument = self.function.call, self.function.argument
         if self._batch is None and self._single is None:
             file = f"{cls.__module__.rpartition('.')[2]}.py"
             raise LoadFailed(

@@ -57,6 +57,7 @@ def test_a_row_of_a_table_may_have_scalars_for_its_columns() -> None:
     expected = {"age": [[30], [58]], "plan": [[b"free"], [b"pro"]]}
     assert decoded({"instances": rows}, table) == decoded({"instances": listed}, table) == expected
     assert decoded({"instances": [30, 58]}, table[:1]) == {"age": [[30], [58]]}
+    assert decoded({"instances": [30, 58]}, []) == {"": [30, 58]}, "of a Python function with one argument"
 
 
 def test_columns_are_answered_in_columns(server: RunningServer) -> None:

@@ -18,7 +18,8 @@ from tests.cli.conftest import ROOT, Call
 from pilotlight.plan.support.target_support import TARGETS
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.plan_and_render import Sources, plan_all
-from platformctl.services.scaffold import Answers, Load, Model, document, name_for, recommend
+from pilotlight.wire.model_formats import name_for
+from platformctl.services.scaffold import Answers, Load, Model, document, recommend
 
 MODEL = "examples/iris/model.onnx"
 CLUSTER = ("--target", "kubernetes")

@@ -13,6 +13,7 @@ import pytest
 from pilotlight import errors
 from pilotlight.targets.target import Key
 from platformctl import main, targets
+from platformctl.services.model_argument import describe
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/reference/cli.md"
 HEAVY = ("aiohttp", "jinja2", "numpy", "yaml", "orjson", "torch", "onnxruntime", "kubernetes", "asyncio", "difflib")
@@ -184,11 +185,30 @@ def test_serve_and_fetch_become_the_predictor_with_every_word_as_given(verb: str
 @pytest.mark.parametrize(
     ("words", "ends"),
     [(["--model-path=gone"], True), (["--model-repository", "gone"], True), (["--model-path", "."], False),
-     (["--model-path", "s3://bucket/m"], False)],
+     (["--model-path", "s3://bucket/m"], False), (["--model-path", "gone.py:shout"], True)],
 )  # fmt: skip
 def test_a_server_of_a_path_that_does_not_exist_ends(words: list[str], ends: bool, became: list[list[str]]) -> None:
     assert main.run(["serve", *words]) == 0
-    assert became[0][4:] == (["--exit-on-error"] if ends else []) + words
+    assert ("--exit-on-error" in became[0][4:]) == ends
+    assert became[0][-len(words) :] == words
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["--model-path", "My_Model.onnx"], "my-model"), (["--model_path=scorer.py:Big_One"], "big-one"),
+     (["--model-path", "s3://bucket/Net.onnx"], "net"), (["--model-path", "scorer.py", "--model-name=own"], ""),
+     (["--model-path", "scorer.py", "--config", "c.yaml"], ""), (["--model-repository", "."], "")],
+)  # fmt: skip
+def test_a_server_names_its_model_as_a_deploy_does(
+    words: list[str], name: str, became: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "My_Model.onnx").write_bytes((DOCS.parents[2] / "examples/iris/model.onnx").read_bytes())
+    (tmp_path / "scorer.py").write_text("class Big_One:\n    def predict(self, x):\n        return x\n")
+    path = words[0].partition("=")[2] or words[1]
+    assert main.run(["serve", *words]) == 0
+    assert became[0][4:] == (["--model-name", name] if name else []) + words
+    assert not name or describe(path).name == name
 
 
 @pytest.mark.parametrize(

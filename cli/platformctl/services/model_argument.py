@@ -30,7 +30,9 @@ from pilotlight.wire.model_formats import (
     find_format,
     holds_only_weights,
     missing_module,
+    model_name,
     pickle_files,
+    split_object,
 )
 from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
@@ -46,7 +48,7 @@ _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 def kind_of(word: str) -> Kind:
     """Return what an argument of `deploy` names. Raise UsageError for a missing file, or if it is ambiguous."""
     path = Path(word)
-    if "://" in word or _split_class(word)[1]:
+    if "://" in word or split_object(word)[1]:
         return "model"
     is_path = word.startswith((".", "/")) or by_name(word) is not None or path.suffix in SUFFIXES
     if not path.exists():
@@ -63,13 +65,6 @@ def kind_of(word: str) -> Kind:
     return "documents" if documents and model is None else "model"
 
 
-def _split_class(word: str) -> tuple[str, str]:
-    """Return the path and the class or function of `model.py:Class` or `FOLDER:Class`; "" of any other word."""
-    path, _, name = word.rpartition(":")
-    named = name.isidentifier() and (path.endswith(".py") or os.path.isfile(f"{path}/model.py"))
-    return (path, name) if named else (word, "")
-
-
 def _documents(path: Path) -> Iterator[Path]:
     """Yield the files that hold objects of Kubernetes; of a single YAML file it is assumed, to show what is wrong."""
     if path.suffix in (".yaml", ".yml") and path.is_file():
@@ -84,7 +79,7 @@ def _documents(path: Path) -> Iterator[Path]:
 
 def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -> scaffold.Model:
     """Inspect a path or URI. Raise UsageError if it does not exist or its format is unknown."""
-    path, name_of_class = _split_class(word)
+    path, name_of_class = split_object(word)
     if (local := "://" not in path) and not Path(path).exists():
         raise no_such_file(path)
     detected = detect(_code(path) if name_of_class else Path(path)) if local else None
@@ -114,10 +109,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         _check_suffix(Path(path), known)
     name = known.name if known else model_format
     phrase = detected.phrase if detected and not model_format else known.phrase if known else name
-    file = Path(path).resolve()
-    named = str(file if file.is_dir() or by_name(file.name) else file.with_suffix("")) if local else path
-    size = _size(file) if local else 0
-    model = scaffold.Model(scaffold.name_for(named), path, name, phrase=phrase, size=size)
+    size = _size(Path(path).resolve()) if local else 0
+    model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size)
     if own and own.name == "python" and not name_of_class:
         _check_served(path, model.name)
     if name_of_class:
@@ -125,7 +118,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
             _check_class(_code(path), name_of_class)
         env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
         described = f"{phrase}, {_kind_of(name_of_class)} {name_of_class}"
-        model = replace(model, name=scaffold.name_for(name_of_class), phrase=described, env=env)
+        model = replace(model, phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
 
 

@@ -8,17 +8,15 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, Literal
 
 from pilotlight.plan.support.target_support import supports
-from pilotlight.wire.model_formats import by_name, find_format
+from pilotlight.wire.model_formats import find_format
 
 Mode = Literal["serverless", "raw", "multi-node"]
 Load = Literal["steady", "variable"]
 
-# Generic names of model files and folders: the parent folder names the model.
-ANONYMOUS: Final = ("model", "models", "repository")
 # Scalars that a YAML reader may take for a boolean or null.
 WORDS: Final = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
 # MiB of a replica by the extra that its format needs: the libraries take so much before a model is loaded.
@@ -70,16 +68,6 @@ def recommend(answers: Answers) -> tuple[Mode, str]:
     if answers.load == "steady":
         return "raw", "the load is steady, so there is no idle time to save"
     return "serverless", "the load varies, and idle time should cost nothing"
-
-
-def name_for(uri: str) -> str:
-    """Derive a service name from a path; a generic file name or the number of a version is replaced by its folder's."""
-    path = PurePosixPath(uri.partition("://")[2] or uri)
-    parts = [*path.parent.parts, path.stem if by_name(path.name) else path.name]
-    generic = {*ANONYMOUS, *filter(str.isdecimal, path.parts)}
-    words = next((part for part in reversed(parts) if part not in generic), parts[-1])
-    name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
-    return (name if name[:1].isalpha() else f"model-{name}")[:40].rstrip("-")
 
 
 def document(

@@ -176,7 +176,8 @@ def delete(name: str, *, missing_ok: bool = False, **options: "Unpack[WaitOption
 
 def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, Any]]:
     """Return the words of a command that name a model or documents, its standard input, and options of its own."""
-    from platformctl.services import model_argument, scaffold
+    from pilotlight.wire.model_formats import name_for
+    from platformctl.services import model_argument
 
     named = [name] if name else []
     if isinstance(what, Mapping):
@@ -192,7 +193,7 @@ def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, An
         model = served_model(what, home().sources)
     except UsageError as error:
         raise with_hint(error) from None
-    own = {"name": name or options.name or scaffold.name_for(model.name), "min_replicas": options.min_replicas}
+    own = {"name": name or options.name or name_for(model.name), "min_replicas": options.min_replicas}
     sets: dict[str, Any] = {}
     if options.resources:
         sets["spec.predictor.model.resources"] = {"limits": options.resources, "requests": options.resources}

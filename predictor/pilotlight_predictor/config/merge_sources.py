@@ -73,6 +73,12 @@ def _merge(sources: Sequence[ParsedSource]) -> ParsedSource:
         if f"safeguards.{group}.{limit}" in merged.values:  # a limit that is set is enabled, also without `enabled`
             merged.implied[f"safeguards.{group}.enabled"] = True
     merged.values = merged.implied | merged.values
+    if ":" in (path := merged.values.get("model.path", "")):
+        from pilotlight.wire.model_formats import split_object  # no part of most starts
+
+        merged.values["model.path"], served = split_object(path)
+        parameters = merged.values.get("model.parameters", {})
+        merged.values["model.parameters"] = {"class": served, **parameters} if served else parameters
     return merged
 
 

@@ -164,6 +164,8 @@ def _backend_entry(config: ModelConfig, path: Path) -> backend_table.BackendEntr
     if row is None:
         endings = dict.fromkeys("." + file.rpartition(".")[2] for r in backend_table.TABLE for file in r.files)
         kind = f"{path.suffix} files" if path.suffix else "files without an ending"
+        if path.suffix == ".gguf":
+            raise LoadFailed(f"{path.name}: no backend for {kind}; llama.cpp runs it: platformctl deploy {path.name}")
         raise LoadFailed(f"{path.name}: no backend for {kind}; known endings: {', '.join(endings)}")
     return row
 

@@ -87,7 +87,8 @@ def check_source(source: ModelSource, override: ModelConfig | None = None) -> Mo
     """Return the configuration of the model, or `override` in its place, under the name of the source; None if it is to
     be derived. Raise LoadFailed for a model that cannot be served."""
     config = override or _read_config(source)
-    if config is not None and config.name and config.name != source.name and not source.plain:
+    renamed = source.plain or source.name != source.model_dir.name  # by --model-name
+    if config is not None and config.name and config.name != source.name and not renamed:
         raise LoadFailed(
             f"{source.config_path or source.model_dir}: name = {config.name!r}, must be {source.name!r} like the "
             "directory; rename one of them or leave name out"

@@ -174,3 +174,10 @@ def test_an_unknown_variable_warns_with_the_nearest_name() -> None:
 
 def test_an_empty_variable_is_as_good_as_none() -> None:
     assert parse(MODEL, {"INFERENCE_PORT": "", "INFERENCE_WORKERS": ""}) == parse(MODEL, {})
+
+
+def test_a_class_behind_a_python_file_is_the_parameter_that_names_it() -> None:
+    for path in ("models/m.py:Scorer", "s3://bucket/m.py:Scorer"):
+        model = parse([f"--model-path={path}", "--model-parameter=size=3"], {}).model
+        assert (model.path, model.parameters) == (path.removesuffix(":Scorer"), {"class": "Scorer", "size": "3"})
+    assert parse(["--model-path=m.py:9"], {}).model.path == "m.py:9"

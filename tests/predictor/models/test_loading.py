@@ -280,18 +280,22 @@ def write_capable(repository: Path, default: str) -> None:
 
 
 ENDINGS = (
-    ".onnx, .pt, .pt2, .safetensors, .py, .joblib, .pkl, .pickle, .skops, .bst, .json, .ubj, .txt, .cbm, .savedmodel,"
-    " .graphdef, .plan, .netdef"
+    "known endings: .onnx, .pt, .pt2, .safetensors, .py, .joblib, .pkl, .pickle, .skops, .bst, .json, .ubj, .txt, .cbm,"
+    " .savedmodel, .graphdef, .plan, .netdef"
 )
 
 
-@pytest.mark.parametrize(("name", "kind"), [("x.zip", ".zip files"), ("weights", "files without an ending")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("x.zip", ".zip files"), ("weights", "files without an ending"), ("x.gguf", ".gguf files")],
+)
 def test_a_file_that_no_backend_runs_is_told_the_endings_that_are_run(tmp_path: Path, name: str, kind: str) -> None:
     async def scene() -> None:
         (tmp_path / name).write_bytes(b"")
         house = await House(model={"path": str(tmp_path / name)}).start()
         (reason,) = house.reasons().values()
-        assert reason.endswith(f"{name}: no backend for {kind}; known endings: {ENDINGS}")
+        said = ENDINGS if name != "x.gguf" else "llama.cpp runs it: platformctl deploy x.gguf"
+        assert reason.endswith(f"{name}: no backend for {kind}; {said}")
 
     play(scene())
 

@@ -282,6 +282,14 @@ def test_a_folder_of_mlserver_is_one_version_under_the_name_of_its_settings(tmp_
     assert plain_source(tmp_path / "a", "other").name == "other"
 
 
+def test_a_model_directory_may_be_served_by_another_name_than_its_configuration_has(tmp_path: Path) -> None:
+    put(tmp_path, "my_model/1/model.onnx")
+    (tmp_path / "my_model/config.pbtxt").write_text('name: "my_model" backend: "onnxruntime"')
+    config = check_source(plain_source(tmp_path / "my_model", "my-model"))
+    assert config is not None
+    assert config.name == "my-model"
+
+
 def test_settings_of_mlserver_without_a_uri_mean_the_usual_file(tmp_path: Path) -> None:
     put(settings(tmp_path, name="m", implementation="mlserver_lightgbm.LightGBMModel"), "model.bst")
     config = check_source(plain_source(tmp_path))

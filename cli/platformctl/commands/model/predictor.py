@@ -8,9 +8,11 @@ from typing import Final
 
 import click
 
+from pilotlight.wire.model_formats import model_name, split_object
 from platformctl import output, targets
 
-_PATHS: Final = ("--model-path", "--model-repository", "--model-store")
+_PATHS: Final = ("--model-path", "--model-dir", "--model-repository", "--model-store")
+_OWN_NAME: Final = frozenset({"INFERENCE_MODEL_NAME", "INFERENCE_CONFIG"})
 _EXIT: Final = "--exit-on-error"
 _UNKNOWN: Final = {"ignore_unknown_options": True}  # they are the predictor's
 
@@ -24,7 +26,15 @@ def serve(flags: tuple[str, ...]) -> None:
     """
     if output.chosen() or any(flag.partition("=")[0] in ("-o", "--output") for flag in flags):
         raise click.UsageError("serve prints no data, so it has no -o; --log-format json makes its log JSON")
-    targets.become("serve", *([_EXIT] if _exits_on_error(flags) else []), *flags)
+    targets.become("serve", *([_EXIT] if _exits_on_error(flags) else []), *_name(flags), *flags)
+
+
+def _name(flags: tuple[str, ...]) -> list[str]:
+    """Return the flag that names the model as `deploy` does; none where another source may name it."""
+    paths, own = _values(flags, "--model-path", "--model-dir"), _values(flags, "--model-name", "--config")
+    if len(paths) != 1 or own or _OWN_NAME & os.environ.keys() or _misses_model(flags):
+        return []
+    return ["--model-name", model_name(paths[0])]
 
 
 def _exits_on_error(flags: tuple[str, ...]) -> bool:
@@ -39,9 +49,13 @@ def _exits_on_error(flags: tuple[str, ...]) -> bool:
 
 def _misses_model(flags: tuple[str, ...]) -> bool:
     """Return whether a flag names a local path that does not exist."""
-    words = [word for flag in flags for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
-    named = (path for name, path in pairwise(words) if name in _PATHS)
+    named = (split_object(path)[0] for path in _values(flags, *_PATHS))
     return any("://" not in path and not Path(path).exists() for path in named)
+
+
+def _values(flags: tuple[str, ...], *names: str) -> list[str]:
+    words = [word for flag in flags for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
+    return [value for name, value in pairwise(words) if name.replace("_", "-") in names]
 
 
 @click.command(add_help_option=False, context_settings=_UNKNOWN)

@@ -21,12 +21,15 @@ from pilotlight.wire.model_formats.table import (
     by_name,
     canonical_name,
     find_format,
+    model_name,
+    name_for,
+    split_object,
 )
 from pilotlight.wire.model_formats.torch_weights import holds_only_weights, missing_module
 
 __all__ = [
     "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name",
     "canonical_name", "detect", "detect_file", "find_format", "holds_only_weights", "huggingface_config",
-    "huggingface_phrase", "is_exported_program", "missing_module", "mlserver_format", "only_model",
-    "pickle_files", "read_settings",
+    "huggingface_phrase", "is_exported_program", "missing_module", "mlserver_format", "model_name", "name_for",
+    "only_model", "pickle_files", "read_settings", "split_object",
 ]  # fmt: skip

@@ -1,6 +1,8 @@
 """Table of model formats: the names they go by, the files they have, and what serves them."""
 
-from pathlib import PurePath
+import os
+import re
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Final, NamedTuple
 
 
@@ -20,6 +22,8 @@ class ModelFormat(NamedTuple):
     signs: tuple[str, ...] = ()
 
 
+# Generic names of model files and folders: the parent folder names the model.
+ANONYMOUS: Final = ("model", "models", "repository")
 PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".joblib")
 FORMATS: Final = (
     ModelFormat("triton", "Triton model repository", signs=("config.pbtxt", "*/config.pbtxt")),
@@ -70,3 +74,29 @@ def canonical_name(name: str) -> str:
 def by_name(filename: str) -> ModelFormat | None:
     """Return the format that a file name suggests; None for one that many formats share, such as model.json."""
     return _SUFFIXES.get(PurePath(filename).suffix.lower())
+
+
+def split_object(word: str) -> tuple[str, str]:
+    """Return the path and the class or function of `model.py:Class` or `FOLDER:Class`; "" of any other word."""
+    path, _, name = word.rpartition(":")
+    named = name.isidentifier() and (path.endswith(".py") or os.path.isfile(f"{path}/model.py"))
+    return (path, name) if named else (word, "")
+
+
+def model_name(word: str) -> str:
+    """Return the name of a model by its path, URI, `model.py:Class` or `FOLDER:Class`."""
+    path, name = split_object(word)
+    if not name and "://" not in path:
+        file = Path(path).resolve()
+        path = str(file if file.is_dir() or by_name(file.name) else file.with_suffix(""))
+    return name_for(name or path)
+
+
+def name_for(uri: str) -> str:
+    """Derive a service name from a path; a generic file name or the number of a version is replaced by its folder's."""
+    path = PurePosixPath(uri.partition("://")[2] or uri)
+    parts = [*path.parent.parts, path.stem if by_name(path.name) else path.name]
+    generic = {*ANONYMOUS, *filter(str.isdecimal, path.parts)}
+    words = next((part for part in reversed(parts) if part not in generic), parts[-1])
+    name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+    return (name if name[:1].isalpha() else f"model-{name}")[:40].rstrip("-")

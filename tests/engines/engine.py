@@ -43,7 +43,8 @@ class Engine:
     UNKNOWN = 404  # status for a model that it has not
 
     def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
-        self.name, self.host, self.served, self.port, self.busy, self.broken = name, host, served, 0, False, False
+        self.name, self.host, self.served, self.port, self.busy = name, host, served, 0, False
+        self.broken = bool(os.environ.get("ENGINE_BROKEN"))
         self.requests: list[Body] = []
         self.headers: list[dict[str, str]] = []
         self.aborted = 0

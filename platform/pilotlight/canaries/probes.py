@@ -20,6 +20,7 @@ REFUSED: Final = 400
 NO_DATA_OPTIONS: Final = "--on-no-data pause|fail|pass"
 RESPONSE_TIMEOUT_S: Final = 10.0
 MAX_ROUND_S: Final = 20.0  # of one round, without its last response: the lease must be renewed in time
+COMPLETION: Final = {"prompt": "Hello", "max_tokens": 8}  # of language models, beside the model
 HEADERS: Final = {"content-type": "application/json", "user-agent": "pilotlight-canary"}
 
 
@@ -51,7 +52,7 @@ def example_error(
         return ""
     if code < REFUSED:
         return ""
-    request = "the example" if example else "a request of zeros"
+    request = "the example" if example else "the default request"
     problem = f"{stable.name}, which is serving, responds with {code} to {request}, so it cannot be used as a probe"
     fix = f"set a valid one with --example, send requests to {status.name}, or choose {NO_DATA_OPTIONS}"
     return f"{problem}; {fix}"
@@ -78,22 +79,28 @@ def _send(
             route.url, RESPONSE_TIMEOUT_S, {**HEADERS, **route.headers}, MAX_RESPONSE_BYTES, RESPONSE_TIMEOUT_S
         ) as client,
     ):
-        body = example or _from_metadata(client, status, revision)
+        body = example or _default_request(client, status, revision)
         path = request_path(json.loads(body), status.name)
         while len(codes) < count and deadline.left() > 0:
             codes.append(_request(client, "POST", path, body.encode())[0])
     return codes
 
 
-def _from_metadata(client: HttpClient, status: ServiceStatus, revision: RevisionStatus) -> str:
+def _default_request(client: HttpClient, status: ServiceStatus, revision: RevisionStatus) -> str:
+    """Return a short completion for a language model, else zeros in the shapes of the V2 metadata."""
     path = f"/v2/models/{quote(status.name, safe='')}"
     code, metadata = _request(client, "GET", path)
-    if code != 200:
-        message = f"{revision.name} has no metadata (GET {path} returned {code}), so no probe can be built"
-        raise PlatformError(message, f"set --example, send requests to it, or choose {NO_DATA_OPTIONS}")
     try:
-        return json.dumps(zero_request(decode_json(metadata)))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        described = decode_json(metadata) if code == 200 else {}
+        if code != 200 or any(each["name"] == "text_input" for each in described.get("inputs") or ()):
+            listed, models = _request(client, "GET", "/v1/models")
+            if listed == 200 and (models := decode_json(models).get("data")):
+                return json.dumps({"model": models[0]["id"], **COMPLETION})
+        if code != 200:
+            message = f"{revision.name} has no metadata (GET {path} returned {code}), so no probe can be built"
+            raise PlatformError(message, f"set --example, send requests to it, or choose {NO_DATA_OPTIONS}")
+        return json.dumps(zero_request(described))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise PlatformError(f"{revision.name} has unreadable metadata: {error}") from error
 
 

@@ -36,9 +36,9 @@ MAX_EXAMPLE_BYTES: Final = 65_536  # it is stored with the canary in an annotati
 PATH_BY_KEY: Final = {
     "inputs": "/v2/models/{model}/infer",
     "instances": "/v1/models/{model}:predict",
-    "messages": "/openai/v1/chat/completions",
-    "prompt": "/openai/v1/completions",
-    "input": "/openai/v1/embeddings",
+    "messages": "/v1/chat/completions",
+    "prompt": "/v1/completions",
+    "input": "/v1/embeddings",
 }
 # Built-in metrics and their descriptions.
 METRICS: Final = {

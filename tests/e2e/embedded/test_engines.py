@@ -8,10 +8,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.embedded import Platform
 from tests.engines.installed import install
 
 from pilotlight.canaries import stored_history
+from pilotlight.canaries.canary_state import Canary
 from pilotlight.canaries.start_request import CanaryRequest, start
 from pilotlight.errors import PlatformError
 from pilotlight.spec.canary_policy import CanaryPolicy, Check
@@ -135,6 +137,11 @@ def ask(platform: Platform, name: str, address: str = "/{}/v1") -> tuple[int, st
     return reply.status, reply.json()["choices"][0]["message"]["content"] if reply.status == 200 else str(reply.body)
 
 
+def ended_canary(platform: Platform, name: str) -> Canary | None:
+    canary = stored_history.decode_history(platform.target.canary(("default", name))).current
+    return canary if canary is not None and canary.ended_at else None
+
+
 @contextmanager
 def asked(platform: Platform, name: str, clients: int) -> Iterator[list[tuple[int, str]]]:
     answers: list[tuple[int, str]] = []
@@ -174,6 +181,26 @@ def test_an_engine_of_the_catalogue_serves_a_model_of_this_machine_from_zero_and
     assert isinstance(argv, list)
     assert str(source.name) in str(argv)
     assert "/mnt/models" not in str(argv)
+
+
+def test_a_canary_of_an_engine_is_sent_completions_and_judged_by_what_the_gateway_measures(
+    platform: Platform, model: Path, name: str
+) -> None:
+    """Engines have neither V2 nor metrics of ours. The first canary is better than nothing, the second is broken."""
+    document = catalogued(name, "vLLM", model.as_uri(), least=1)
+    platform.deploy(document)
+    platform.wait_phase("Ready", name=name)
+    checks = (Check("error_rate", maximum=0.2), Check("p99_ms", maximum=60_000.0))
+    policy = replace(POLICY, checks=checks, interval_s=0.2, compare="baseline", min_requests=20)
+    for value, phase in (("", "Promoted"), ("1", "RolledBack")):
+        env = f"env: [{{name: ENGINE_BROKEN, value: '{value}'}}], modelFormat"
+        request = platform.release_request(document.replace("modelFormat", env))
+        start(CanaryRequest(request, policy), platform.target, lambda _: None, print)
+        platform.wait(lambda: ended_canary(platform, name) is not None, "the end of the canary")
+        canary = ended_canary(platform, name)
+        assert canary is not None
+        assert (canary.phase, canary.reason.partition(" ")[0]) == (phase, "error_rate" if value else "")
+    assert platform.ask(f"/{name}/v1/completions", {"model": name, "prompt": "one two"}).status == 200
 
 
 def test_replicas_follow_what_the_engines_themselves_measure_each_on_a_gpu_of_its_own(
@@ -301,8 +328,8 @@ def test_a_canary_of_an_adapter_is_judged_on_the_same_replica(
     def ended() -> bool:
         reply = platform.ask("/v1/chat/completions", {"model": law, "messages": MESSAGES})
         answered.append((reply.status, reply.headers.get("x-pilotlight-revision", "")))
-        canary = stored_history.decode_history(platform.target.canary(("default", name))).current
-        return canary is not None and bool(canary.ended_at) and canary.phase == phase
+        canary = ended_canary(platform, name)
+        return canary is not None and canary.phase == phase
 
     platform.wait(ended, f"the canary to be {phase}")
     served = {model for status, model in answered if status == 200}

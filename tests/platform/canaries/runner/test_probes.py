@@ -101,9 +101,9 @@ def test_a_canary_that_alone_fails_at_the_example_is_rolled_back() -> None:
     [
         ('{"inputs": []}', f"v2/models/{KEY[1]}/infer"),
         ('{"instances": [[5.1, 3.5, 1.4, 0.2]]}', f"v1/models/{KEY[1]}:predict"),
-        ('{"model": "m", "messages": []}', "openai/v1/chat/completions"),
-        ('{"prompt": "Once"}', "openai/v1/completions"),
-        ('{"input": "a sentence"}', "openai/v1/embeddings"),
+        ('{"model": "m", "messages": []}', "v1/chat/completions"),
+        ('{"prompt": "Once"}', "v1/completions"),
+        ('{"input": "a sentence"}', "v1/embeddings"),
     ],
 )
 def test_probes_send_the_example_that_was_given_in_its_own_dialect(example: str, path: str) -> None:

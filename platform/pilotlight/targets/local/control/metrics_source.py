@@ -56,7 +56,7 @@ class CpuSample(NamedTuple):
 
 
 @dataclass(slots=True)
-class AdapterCounts:
+class RequestCounts:
     buckets: list[int]
     requests: int = 0
     errors: int = 0
@@ -78,7 +78,8 @@ class MetricsSource:
         self._lost: dict[tuple[str, str, str], int] = {}  # by namespace, service, revision; since this process started
         self._first_tokens: dict[Key, list[int]] = {}  # counts by FIRST_TOKEN_BUCKETS, since this process started
         self._tokens_waiting: dict[Key, int] = {}
-        self._adapters: dict[tuple[str, str, str], AdapterCounts] = {}  # likewise, by the engine's name
+        # Of adapters, by the engine's name, and of revisions without metrics of ours, since this process started.
+        self._counted: dict[tuple[str, str, str], RequestCounts] = {}
         self.canary_services: set[Key] = set()  # scraped regardless of their scaling
 
     def values(self, unit: Unit, replicas: Sequence[Replica], now: float) -> dict[str, float | None]:
@@ -137,19 +138,22 @@ class MetricsSource:
             for index, responses in enumerate(each.first_token):
                 counts[index] += responses
 
-    def count_adapter(self, report: BackendReport) -> None:
-        """Count requests to an adapter as the gateway reports them: engines do not tell adapters apart."""
-        key = (report.namespace, report.name, report.revision)
-        counted = self._adapters.setdefault(key, AdapterCounts([0] * len(report.latencies)))
-        counted.requests += report.requests
-        counted.errors += report.errors
+    def count_requests(self, key: Key, report: BackendReport) -> None:
+        """Count requests to an adapter or engine as the gateway reports them: engines have no such metrics by revision.
+
+        Without those that no replica took, and those that `count_lost` counts.
+        """
+        empty = RequestCounts([0] * len(report.latencies))
+        counted = self._counted.setdefault((*key, report.revision), empty)
+        counted.requests += report.requests - report.rejected - report.lost
+        counted.errors += report.errors - report.rejected - report.lost
         counted.seconds += report.latency_s
         counted.buckets = [old + new for old, new in zip(counted.buckets, report.latencies, strict=True)]
 
-    def _record_adapters(self, now: float) -> None:
-        """Store the counts as a replica would have them, by which canaries judge adapters as they do revisions."""
-        for (namespace, service, model), counted in self._adapters.items():
-            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: model}
+    def _record_requests(self, now: float) -> None:
+        """Store the counts as a replica with our metrics would have them, by which canaries judge."""
+        for (namespace, service, revision), counted in self._counted.items():
+            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
             record = partial(self._evaluator.record, now=now)
             edges = (*map(str, LATENCY_BUCKETS), "+Inf")
             for edge, count in zip(edges, accumulate(counted.buckets), strict=True):
@@ -164,10 +168,11 @@ class MetricsSource:
         self._lost = {key: count for key, count in self._lost.items() if key[:2] in services}
         self._first_tokens = {key: counts for key, counts in self._first_tokens.items() if key in services}
         self._tokens_waiting = {key: tokens for key, tokens in self._tokens_waiting.items() if key in services}
-        self._adapters = {key: counts for key, counts in self._adapters.items() if key[:2] in services}
+        self._counted = {key: counts for key, counts in self._counted.items() if key[:2] in services}
 
     def forget_revision(self, key: Key, revision: str) -> None:
         self._lost.pop((*key, revision), None)
+        self._counted.pop((*key, revision), None)
 
     def refresh(self, replica_set: ReplicaSet, runs: Iterable[ServiceRun], now: float) -> None:
         """Scrape replicas and evaluate due queries in a background task, never two at a time."""
@@ -221,7 +226,7 @@ class MetricsSource:
             labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
             self._evaluator.record(METRIC_GATEWAY_LOST, labels, requests, self._scraped_at)
         self._record_tokens(self._scraped_at)
-        self._record_adapters(self._scraped_at)
+        self._record_requests(self._scraped_at)
         await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
 
     def _record_tokens(self, now: float) -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from pilotlight.contract import is_predictor_image
 from pilotlight.gateway.control_link import BackendReport, GatewayMessage, Hello, Report, Unreachable, Wake
 from pilotlight.gateway.routing_table import Replica as RoutedReplica
 from pilotlight.gateway.routing_table import Route
@@ -338,7 +339,7 @@ class Reconciler:
                 self.store.token_usage.add(message.tokens, time.time())
             self.metrics.count_tokens(message)
             for report in message.adapters:
-                self.metrics.count_adapter(report)
+                self.metrics.count_requests((report.namespace, report.name), report)
             self.metrics.retain(self.runs)  # the last report of a deleted service comes after its end
             self._autoscaler.resume()
             self.gpus.seen_at = now
@@ -353,6 +354,8 @@ class Reconciler:
                 run.unit_of(revision, now).traffic.report(report, now)
                 self.history.report(run.key, report)
                 self.metrics.count_lost(run.key, report.revision, report.lost)
+                if not is_predictor_image(revision.spec.container.image):
+                    self.metrics.count_requests(run.key, report)
                 if report.requests and revision.verification in ("unverified", "failing"):
                     for replica in self._ready_replicas(run, revision):
                         self.supervisor.read_status(replica.id)

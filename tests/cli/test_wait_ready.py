@@ -52,10 +52,19 @@ def test_where_a_deploy_stands_follows_from_its_status(seen: ServiceStatus, phas
     assert (found.failed is not None) == (phase == "Failed")
 
 
-def test_the_status_page_names_an_adapter_that_its_engine_refused() -> None:
+def test_an_adapter_that_its_engine_refused_fails_a_deploy_and_is_named_by_status_and_list() -> None:
     law = RevisionStatus("law-1f3a", "iris", "engine", 100, ("law",), model_state="FailedToLoad", reason="rank 24")
-    page = status_views.page(replace(status("Ready", revision()), adapters=(law,)))
-    assert any(each.split() == ["adapter", "law", "not", "loaded:", "rank", "24"] for each in page)
+    seen = replace(status("Ready", revision()), adapters=(law,))
+    page = [each.split() for each in status_views.page(seen)]
+    assert ["adapter", "law", "not", "loaded:", "rank", "24"] in page
+    assert ["law", "law-1f3a", "100", "%", "0", "FailedToLoad"] in page
+    assert any(each[:1] == [NEW] for each in page)  # in full: a request may name it as iris@NEW
+    assert " law " in status_views.listing([seen], wide=True)[1]
+    loading = replace(seen, adapters=(replace(law, model_state="Loading", reason=""),))
+    assert (progress(loading, EXPECTED).phase, progress(loading, EXPECTED).done) == ("Loading", False)
+    with pytest.raises(PlatformError) as failed:
+        wait([loading, *[seen] * 20])
+    assert str(failed.value) == "adapter law of iris was not loaded: rank 24"
 
 
 def test_a_deploy_ends_ready_and_unverified_where_the_model_has_not_answered() -> None:

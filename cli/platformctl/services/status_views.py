@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Event, RevisionStatus, ServiceStatus, Target
 
 REVISION = ("REVISION", "TRAFFIC", "REPLICAS", "MODEL", "P50", "P99", "ERRORS")
+ADAPTER = ("ADAPTER", "VERSION", "TRAFFIC", "REPLICAS", "STATE")
 REVISION_WIDE = (*REVISION, "REQUESTS", "COLD STARTS", "DIGEST", "SIZE")
 SERVICE_FORMATS = ("table", "json", "yaml", "wide", "name", "url")
 
@@ -91,9 +92,10 @@ def listing(statuses: "Sequence[ServiceStatus]", wide: bool = False) -> list[str
         for status in statuses
     ]
     if wide:
-        heading += ["MODE", "P99", "ERRORS", "COLD STARTS", "MESSAGE"]
+        heading += ["MODE", "ADAPTERS", "P99", "ERRORS", "COLD STARTS", "MESSAGE"]
         for row, status in zip(rows, statuses, strict=True):
-            row += [status.mode or "-", worst(status, "p99_ms"), worst(status, "error_percent"), cold_starts(status)]
+            row += [status.mode or "-", ", ".join(dict.fromkeys(each.tags[0] for each in status.adapters)) or "-"]
+            row += [worst(status, "p99_ms"), worst(status, "error_percent"), cold_starts(status)]
             row.append(status.message or "-")
     return output.columns([heading, *rows], indent="")
 
@@ -140,21 +142,20 @@ def page(status: "ServiceStatus", wide: bool = False) -> list[str]:
     head += output.columns([(name, url) for name, url in addresses if url])
     if not status.revisions:
         return [*head, *_remarks(status, wide)]
-    rows = [_revision(each, short(status, each.name, wide)) for each in status.revisions]
+    rows = [_revision(each) for each in status.revisions]
     table = [REVISION_WIDE, *rows] if wide else [REVISION, *(row[: len(REVISION)] for row in rows)]
-    return [*head, "", *output.columns(table), *_remarks(status, wide)]
+    adapters = [
+        (each.tags[0], each.name, f"{each.percent} %", str(each.ready), each.model_state) for each in status.adapters
+    ]
+    more = ["", *output.columns([ADAPTER, *adapters])] if adapters else []
+    return [*head, "", *output.columns(table), *more, *_remarks(status, wide)]
 
 
-def short(status: "ServiceStatus", revision: str, wide: bool) -> str:
-    """Return the revision's name without the service's prefix, unless `wide`."""
-    return revision if wide else revision.removeprefix(f"{status.name}-")
-
-
-def _revision(each: "RevisionStatus", name: str) -> tuple[str, ...]:
+def _revision(each: "RevisionStatus") -> tuple[str, ...]:
     share = f"{each.percent} %" + "".join(f" @{tag}" for tag in each.tags)
     count = f"{each.ready}/{each.desired}" + (f" (+{each.starting})" if each.starting else "")
     return (
-        name, share, count, each.model_state, milliseconds(each.p50_ms), milliseconds(each.p99_ms),
+        each.name, share, count, each.model_state, milliseconds(each.p50_ms), milliseconds(each.p99_ms),
         percentage(each.error_percent), str(each.requests), str(each.cold_starts),
         _short_digest(each.model_digest), output.size(each.model_bytes) if each.model_bytes else "-",
     )  # fmt: skip
@@ -170,17 +171,16 @@ def _remarks(status: "ServiceStatus", wide: bool) -> list[str]:
     """Return reasons, last decisions, cold starts, replicas, manual overrides, warnings and conditions."""
     remarks: list[tuple[str, str]] = []
     for each in status.revisions:
-        name = short(status, each.name, wide)
         if each.reason and each.reason not in status.message:
-            remarks.append((name, each.reason))
+            remarks.append((each.name, each.reason))
         if each.retry_in_s is not None:
-            remarks.append((name, f"next start in {math.ceil(each.retry_in_s)} s"))
+            remarks.append((each.name, f"next start in {math.ceil(each.retry_in_s)} s"))
         if each.decision and (each.percent or each.desired or wide):
             when = f" ({each.decided_at})" if each.decided_at else ""
-            remarks.append((name, f"last decision: {each.decision}{when}"))
+            remarks.append((each.name, f"last decision: {each.decision}{when}"))
         if each.cold_start and (each.percent or wide):
             phases = ", ".join(f"{phase} {1000 * seconds:.0f} ms" for phase, seconds in each.cold_start.items())
-            remarks.append((name, f"latest start: {phases}"))
+            remarks.append((each.name, f"latest start: {phases}"))
         for one in each.replicas if wide else ():
             words = (one.state, one.handle and f"as {one.handle}", one.node and f"on {one.node}", one.reason)
             remarks.append((f"replica {one.name}", " ".join(filter(None, words))))

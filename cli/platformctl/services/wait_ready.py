@@ -58,6 +58,12 @@ def progress(status: ServiceStatus, expected: Expected) -> Progress:
         return Progress("Failed", f"{broken.name}: {broken.reason or 'the model cannot be loaded'}", failed=broken)
     if unproven:
         return _starting(unproven[0])
+    refused = next((each for each in status.adapters if each.model_state == "FailedToLoad"), None)
+    if refused is not None:
+        return Progress("Failed", f"adapter {refused.tags[0]} was not loaded: {refused.reason}", failed=refused)
+    loading = [each.tags[0] for each in status.adapters if each.model_state == "Loading"]
+    if loading:
+        return Progress("Loading", f"adapter {', '.join(loading)}")
     shares = ", ".join(f"{each.percent} % to {each.name}" for each in status.revisions if each.percent)
     # At zero, what its first answers were does not change before the next request.
     failing = status.phase == "Degraded" and not status.verified and not any(each.desired for each in revisions)
@@ -161,6 +167,9 @@ def _with_service(one: Expected, message: str, count: int) -> str:
 def failure(target: "Target", one: Expected, status: ServiceStatus, revision: RevisionStatus) -> PlatformError:
     """Return the error: reason, last event, end of the log, serving revisions, and the command to type next."""
     reason = revision.reason or "its model cannot be loaded"
+    if revision in status.adapters:
+        message = f"adapter {revision.tags[0]} of {service_argument(one.key)} was not loaded: {reason}"
+        return PlatformError(message, "fix it and deploy again; the service serves its other models")
     evidence, previous = _evidence(target, one, revision.name, reason)
     message = "\n".join(filter(None, [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]))
     service = service_arguments(target, one.key)

@@ -313,7 +313,9 @@ POLICY = CanaryPolicy(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("folder", "phase"), [("better", "Promoted"), ("broken", "RolledBack")])
+@pytest.mark.parametrize(
+    ("folder", "phase"), [("better", "Promoted"), ("broken", "RolledBack"), ("refused", "RolledBack")]
+)
 def test_a_canary_of_an_adapter_is_judged_on_the_same_replica(
     platform: Platform, model: Path, tmp_path: Path, name: str, folder: str, phase: str
 ) -> None:
@@ -321,7 +323,8 @@ def test_a_canary_of_an_adapter_is_judged_on_the_same_replica(
     platform.deploy(with_adapters(name, model, **{law: adapter(tmp_path / "first")}))
     platform.wait_phase("Ready", name=name)
     (stable,) = [each.name for each in platform.status(name).adapters]
-    request = platform.release_request(with_adapters(name, model, **{law: adapter(tmp_path / folder)}))
+    config = {"modules_to_save": ["lm_head"]} if folder == "refused" else {}
+    request = platform.release_request(with_adapters(name, model, **{law: adapter(tmp_path / folder, **config)}))
     start(CanaryRequest(request, POLICY), platform.target, lambda _: None, print)
     answered: list[tuple[int, str]] = []
 

@@ -88,7 +88,7 @@ class DocumentOptions:
     ) -> "Planned":  # fmt: skip
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict.
 
-        `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless --target is given.
+        `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless a target is named.
         `find_models`: a path of this machine at which there is no model is an error.
         """
         from pilotlight.release.apply import check_paths_reachable, missing_models
@@ -103,17 +103,16 @@ class DocumentOptions:
         documents = self.read(target)
         check_paths_reachable(documents.services, target)
         if find_models:
-            here = self.names_target and self.target in targets.EMBEDDED
-            missing = tuple(missing_models(documents.services, here=here))
+            missing = tuple(missing_models(documents.services, here=self.target in targets.EMBEDDED))
             if any(problem.severity == "error" for problem in missing):
                 raise InvalidDocument(missing)
-        if for_cluster and not self.names_target:
+        if for_cluster and self.target == targets.CLUSTER:
             note_unreachable(documents.services)
         capabilities = self.target_capabilities(target, complete=False)
         if pin is not None:
             documents = pin(documents, capabilities)
         planned = plan_documents(documents, capabilities, current)
-        targets.options_of(self.target or targets.LOCAL, complete=True)  # after errors of the documents
+        targets.options_of(self.target_name, complete=True)  # after errors of the documents
         planned = replace(planned, warnings=(*missing, *planned.warnings))
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.select(planned.plans)))
@@ -134,19 +133,18 @@ class DocumentOptions:
         ]
 
     @property
-    def names_target(self) -> bool:
-        source = click.get_current_context().get_parameter_source("target")
-        return source is not click.core.ParameterSource.DEFAULT
+    def target_name(self) -> str:
+        return "kubernetes" if self.target == targets.CLUSTER else self.target or targets.LOCAL
 
     def _connect(self) -> "Target | None":
         """Connect to the target to plan for; those of the embedded platform have no catalogue of their own."""
-        if not self.target or self.target in targets.EMBEDDED:
+        if not self.target or self.target in (targets.CLUSTER, *targets.EMBEDDED):
             return None
         try:
             return targets.connect(self.target)
         except NotFound as error:
             if self.target == "kubernetes":
-                error.hint += "; to plan without a cluster leave --target out and unset PILOTLIGHT_TARGET"
+                error.hint += "; to plan for a cluster without a connection: --target cluster"
             raise
 
     def _sources(self, target: "Target | None") -> "Sources":
@@ -170,14 +168,15 @@ class DocumentOptions:
         """
         from pilotlight.plan.types import Capabilities
         from pilotlight.targets.local.capabilities import capabilities_of
+        from pilotlight.targets.local.installed_engines import installed_engines
 
-        name = self.target or targets.LOCAL
+        name = self.target_name
         target_options = targets.options_of(name, complete=complete, released=released)
         reported = target.capabilities() if target else {}
-        # Known without its control process. Without --target, documents are planned for a cluster.
-        if name in targets.EMBEDDED and self.names_target:
-            reported = capabilities_of(name, target_options)
-        elif target is None and self.names_target:
+        if name in targets.EMBEDDED:  # known without its control process
+            engines = {"engines": installed_engines(os.environ)} if name == targets.LOCAL else {}
+            reported = {**engines, **reported, **capabilities_of(name, target_options)}
+        elif target is None and self.target != targets.CLUSTER:
             reported = {"target": name, "target_options": target_options}
         elif target_options:
             reported = {**reported, "target_options": target_options}
@@ -308,18 +307,23 @@ _APPLYING = (
     ),
     click.option("--diff", is_flag=True, help="Show changed fields and manifests."),
 )  # fmt: skip
-_TARGET = (*targets.TARGET, targets.TARGET_OPTION)
 _DOCUMENTS = (NAMES, REQUIRED_FILES, *_READING, _CURRENT, *_PLANNING)
 
+
+def _planning(target: str, *documents: targets.Decorator) -> targets.Decorator:
+    meaning = "Where it would run: a target of deploy, or cluster: any one, without a connection."
+    flags = (targets.target_flag(target, meaning), targets.context_option, targets.TARGET_OPTION)
+    return targets.option_group("document_options", DocumentOptions, (*flags, *documents))
+
+
 document_options: Final = targets.option_group("document_options", DocumentOptions, _DOCUMENTS)
-# With --target, whose catalogue and capabilities are used for planning.
-planning_options: Final = targets.option_group("document_options", DocumentOptions, (*_TARGET, *_DOCUMENTS))
-explain_options: Final = targets.option_group(
-    "document_options", DocumentOptions, (*_TARGET, _names("[NAME|CODE]..."), FILES, *_READING, _CURRENT, *_PLANNING)
-)
+# With --target, whose catalogue and capabilities are used for planning: of what deploy would do, or for a cluster.
+planning_options: Final = _planning(targets.LOCAL, *_DOCUMENTS)
+cluster_options: Final = _planning(targets.CLUSTER, *_DOCUMENTS)
+explain_options: Final = _planning(targets.LOCAL, _names("[NAME|CODE]..."), FILES, *_READING, _CURRENT, *_PLANNING)
 # Of commands that apply to a target and may take its stored documents instead of files.
 deploy_options: Final = targets.option_group(
-    "document_options", DocumentOptions, (FILES, *_READING, *_PLANNING, *_TARGET)
+    "document_options", DocumentOptions, (FILES, *_READING, *_PLANNING, *targets.TARGET, targets.TARGET_OPTION)
 )
 apply_options: Final = targets.option_group("apply_options", ApplyOptions, _APPLYING)
 

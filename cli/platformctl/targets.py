@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import Key, Target
 
 LOCAL: Final = "local"
+CLUSTER: Final = "cluster"  # of verbs that only plan: any cluster, which is not asked
 EMBEDDED: Final = table.EMBEDDED
 CONTEXT: Final = "platformctl.context"  # key of --context in click's meta
 FORCE: Final = "platformctl.force"
@@ -236,14 +237,19 @@ context_option: Final = click.option(
     "--context", envvar="PILOTLIGHT_CONTEXT", metavar="NAME", expose_value=False, callback=_store_in_meta(CONTEXT),
     help="Context of the kubeconfig, for --target kubernetes. [env: PILOTLIGHT_CONTEXT]",
 )  # fmt: skip
+
+
+def target_flag(default: str, meaning: str) -> Decorator:
+    return click.option(
+        "--target", default=default, show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
+        shell_complete=completion.targets, help=f"{meaning} [env: PILOTLIGHT_TARGET]",
+    )  # fmt: skip
+
+
 TARGET: Final = (
-    click.option(
-        "--target", default="local", show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
-        shell_complete=completion.targets,
-        help="Where services run: local, kubernetes, docker, slurm, lepton, brev. [env: PILOTLIGHT_TARGET]",
-    ),
+    target_flag(LOCAL, "Where services run: local, kubernetes, docker, slurm, lepton, brev."),
     context_option,
-)  # fmt: skip
+)
 TARGET_OPTION: Final = click.option(
     "--target-option", multiple=True, metavar="NAME=VALUE", expose_value=False, callback=_store_in_meta(OPTIONS),
     help="Option of the target, such as partition=gpu (docs/how-to/targets.md); repeatable.",

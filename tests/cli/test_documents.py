@@ -68,10 +68,13 @@ def test_validate_gives_problems_as_data_where_json_is_asked_for(call: Call, tmp
 
 
 def test_validate_says_what_the_cluster_must_have(call: Call) -> None:
-    done = call("validate", "-f", IRIS, "-o", "json")
+    done = call("validate", "-f", IRIS, "--target", "cluster", "-o", "json")
     (service,) = json.loads(done.out)["services"]
     assert service["mode"] == "serverless"
     assert {"kind": "crd", "name": "services.serving.knative.dev"}.items() <= service["needs"][0].items()
+    for latency in ((), ("-f", "examples/services/iris-latency.yaml")):
+        here = json.loads(call("validate", "-f", IRIS, *latency, "-o", "json").out)["services"]
+        assert not any(service["needs"] for service in here), "this machine needs none of it"
 
 
 def test_warnings_are_numbered_on_stderr_and_end_nothing(call: Call) -> None:
@@ -101,11 +104,11 @@ def test_validate_finds_that_there_is_no_model(call: Call, tmp_path: Path) -> No
     assert f"there is no {tmp_path}/" in done.err
 
 
-@pytest.mark.parametrize(("flags", "code", "severity"), [((), 0, "warning"), (("--target", "local"), 2, "error")])
+@pytest.mark.parametrize(("flags", "code", "severity"), [(("--target", "cluster"), 0, "warning"), ((), 2, "error")])
 def test_validate_looks_for_an_absolute_path_too(
     flags: tuple[str, ...], code: int, severity: str, call: Call, tmp_path: Path
 ) -> None:
-    """Without a target it may be a path of the image."""
+    """On a cluster it may be a path of the image."""
     file = tmp_path / "service.yaml"
     file.write_text(re.sub(r"storageUri: .*", "storageUri: /nowhere/model.onnx", Path(IRIS).read_text()))
     done = call("validate", "-f", str(file), *flags)
@@ -145,7 +148,7 @@ def test_a_problem_on_standard_input_is_placed_there(call: Call, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["iris", "default/iris"])
 def test_only_the_services_that_are_named_are_shown(name: str, call: Call) -> None:
-    done = call("validate", name, "-f", "examples/services", "-o", "json")
+    done = call("validate", name, "-f", "examples/services", "--target", "cluster", "-o", "json")
     assert [service["name"] for service in json.loads(done.out)["services"]] == ["iris"]
 
 

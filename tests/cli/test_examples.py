@@ -49,7 +49,7 @@ def test_an_example_renders_to_its_golden_file_and_the_cluster_would_take_it(nam
 @pytest.mark.parametrize("name", CASES)
 def test_an_example_is_explained_by_its_golden_file(name: str, call: Call) -> None:
     file, *flags = CASES[name]
-    done = call("explain", "-f", f"examples/services/{file}", *flags)
+    done = call("explain", "-f", f"examples/services/{file}", "--target", "cluster", *flags)
     assert done.code == 0, done.err
     compare(f"{name}.explain.txt", done.out)
 
@@ -76,8 +76,13 @@ CORE_GROUPS = ("apps", "autoscaling", "policy", "networking.k8s.io", "")
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_that_a_cluster_does_not_have_by_itself_is_among_the_needs(name: str, call: Call) -> None:
     file, *flags = CASES[name]
-    told = json.loads(call("explain", "-f", f"examples/services/{file}", *flags, "-o", "json").out)
-    needs = {need["name"] for service in told["services"] for need in service["needs"] if need["kind"] == "crd"}
+    done = call("explain", "-f", f"examples/services/{file}", "--target", "cluster", *flags, "-o", "json")
+    needs = {
+        need["name"]
+        for service in json.loads(done.out)["services"]
+        for need in service["needs"]
+        if need["kind"] == "crd"
+    }
     made = {(document["apiVersion"].rpartition("/")[0], document["kind"]) for document in golden(name)}
     assert {f"{kind.lower()}s.{group}" for group, kind in made if group not in CORE_GROUPS} == needs
 
@@ -98,6 +103,6 @@ def test_every_golden_file_has_its_example() -> None:
 
 
 def test_the_examples_of_services_are_valid_together(call: Call) -> None:
-    done = call("validate", "-f", "examples/services")
+    done = call("validate", "-f", "examples/services", "--target", "cluster")
     assert done.code == 0, done.err
     assert done.out.count(": valid, ") == len(list(EXAMPLES.glob("*.yaml")))

@@ -26,7 +26,7 @@ def test_the_reason_follows_the_document(call: Call) -> None:
 
 
 def test_every_runtime_is_listed_with_its_verdict(call: Call) -> None:
-    lines = call("explain", "-f", IRIS, "--runtime").out.splitlines()
+    lines = call("explain", "-f", IRIS, "--runtime", "--target", "cluster").out.splitlines()
     assert lines[0] == "default/iris: pilotlight (serves onnx, priority 10)"
     verdicts = {line.split()[0]: line.split()[1] for line in lines[2:]}
     assert verdicts["pilotlight"] == "taken"
@@ -36,8 +36,11 @@ def test_every_runtime_is_listed_with_its_verdict(call: Call) -> None:
 
 def test_runtimes_are_judged_for_the_target_that_is_named(call: Call) -> None:
     command = ("explain", "-f", "examples/services/flowers-sklearn.yaml", "--runtime")
-    assert call(*command).out.startswith("default/flowers-sklearn: kserve-sklearnserver (")
-    lines = call(*command, "--target", "local").out.splitlines()
+    assert call(*command, "--target", "cluster").out.startswith("default/flowers-sklearn: kserve-sklearnserver (")
+    path = "spec.predictor.model.storageUri=/models/flowers.joblib"
+    refused = call(*command[:-1], "--set", path, "--target", "cluster").err
+    assert "; use a URI, pvc:// or oci://, --target local, or spec.predictor.model.runtime: pilotlight" in refused
+    lines = call(*command).out.splitlines()  # as deploy would
     assert lines[0].startswith("default/flowers-sklearn: pilotlight (")
     (foreign,) = [line for line in lines[1:] if line.split()[0] == "kserve-sklearnserver"]
     assert foreign.endswith("local runs only the Pilotlight predictor image")

@@ -46,7 +46,7 @@ def test_what_is_written_is_valid_in_the_mode_that_was_recommended(case: str, ca
     assert done.code == 0, done.err
     assert done.out == f"{target}\n"
     assert f"next: platformctl deploy -f {target}" in done.err
-    judged = call("validate", "-f", str(target), "-o", "json")
+    judged = call("validate", "-f", str(target), "-o", "json", *(["--target", "cluster"] if CLUSTER[1] in argv else []))
     assert judged.code == 0, judged.out + judged.err
     assert [service["mode"] for service in json.loads(judged.out)["services"]] == [mode]
 

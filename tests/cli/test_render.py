@@ -105,7 +105,8 @@ def test_a_variable_that_names_the_cluster_is_in_the_hint_where_there_is_none(
     for verb in ("render", "validate"):
         done = call(verb, "-f", IRIS)
         assert done.code == 3
-        assert done.err.endswith("; to plan without a cluster leave --target out and unset PILOTLIGHT_TARGET\n")
+        assert done.err.endswith("; to plan for a cluster without a connection: --target cluster\n")
+        assert call(verb, "-f", IRIS, "--target", "cluster").code == 0
 
 
 def test_a_format_that_the_verb_does_not_have_is_a_usage_error(call: Call) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pilotlight.contract import LOCAL_CAPABILITIES
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from pilotlight.release import history
@@ -35,17 +34,14 @@ def request_from_files(
 
     read = document_options.read(target)
     selected = without_pins(replace(read, services=tuple(document_options.select(read.services))))
-    name = document_options.target or targets.LOCAL
     released = None
     if beside and target is not None and len(selected.services) == 1:
         (service,) = selected.services
         release = history.releases(target, (service.namespace, service.name))[0]
         released = release_apply.read_release(release)[1].target_options
     capabilities = document_options.target_capabilities(target, released)
-    if target is None and name == targets.LOCAL:  # as the target would report them
-        capabilities = replace(capabilities, **LOCAL_CAPABILITIES)
     release_apply.check_paths_reachable(selected.services, target)
-    embedded = name in targets.EMBEDDED
+    embedded = document_options.target_name in targets.EMBEDDED
     if target is None and not embedded:
         note_unreachable(selected.services)
     return ReleaseRequest(resolve(selected, capabilities, mode, local=embedded), capabilities, by=user_name())

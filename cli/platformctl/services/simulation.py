@@ -122,7 +122,7 @@ class Study:
         sets = tuple(f"{path}={value}" for path, value in variant if path not in OWN_PATHS)
         chosen = replace(self.document_options, files=(file,), sets=(*self.document_options.sets, *sets))
         planned = plan_quietly(chosen)
-        embedded = chosen.names_target and chosen.target in targets.EMBEDDED
+        embedded = chosen.target in targets.EMBEDDED
         manifests = planned.manifests()
         own = dict(variant)
         devices = int(own["gpus"]) if "gpus" in own else self.choices.gpus
@@ -131,7 +131,7 @@ class Study:
             scenario_of(plan, manifests, embedded=embedded, component=self.choices.component)
             for plan in planned.plans
         ]  # fmt: skip
-        forks = chosen.names_target and chosen.target == "local" and self.knows_pilot_light
+        forks = chosen.target == "local" and self.knows_pilot_light
         name = f"{Path(file).name} " if len(self.document_options.files) > 1 else ""
         return [
             replace(

@@ -80,7 +80,7 @@ def _with_adapters(context: PlanContext, storage: ModelStorage, log: DecisionLog
         if is_local(adapter.uri):
             if not adapter.path.startswith(folder):
                 continue  # our predictor reads it in place
-            if context.capabilities.target in ("", "kubernetes"):
+            if context.capabilities.is_cluster:
                 message = f"{adapter.uri}: a local path does not exist in a third-party image; use a URI or pvc://"
                 log.error("PL342", adapter.named_at, message)
             volume = {"name": name, "hostPath": {"path": local_path(adapter.uri)}}
@@ -156,13 +156,8 @@ def _choose_method(context: PlanContext, uri: str, log: DecisionLog) -> tuple[St
     return _init_container, "a third-party image cannot download it; an init container does"
 
 
-def _has_volumes(context: PlanContext) -> bool:
-    """Whether the target is a cluster, or not known: on other targets replicas share the machine's cache."""
-    return context.capabilities.target in ("", "kubernetes")
-
-
 def _local_cache(context: PlanContext, uri: str) -> ModelCache | None:
-    return matching_cache(uri, context.service, context.choice.caches) if _has_volumes(context) else None
+    return matching_cache(uri, context.service, context.choice.caches) if context.capabilities.is_cluster else None
 
 
 def _local_model_cache(context: PlanContext, uri: str) -> ModelStorage:
@@ -176,8 +171,9 @@ def _check_shared_cache(context: PlanContext, method: StorageMethod, log: Decisi
     path = f"metadata.annotations.{names.ANNOTATION_MODEL_CACHE}"
     if written and not _SHARED_CACHE.fullmatch(written):
         log.error("PL386", path, f"= {written}, must be pvc://CLAIM, pvc://CLAIM/folder or hostPath:/path")
-    elif written and (method not in (_in_process, _init_container) or not _has_volumes(context)):
-        reason = "its replicas share the cache of the machine" if not _has_volumes(context) else "nothing is fetched"
+    elif written and (method not in (_in_process, _init_container) or not context.capabilities.is_cluster):
+        here = not context.capabilities.is_cluster
+        reason = "its replicas share the cache of the machine" if here else "nothing is fetched"
         log.warn("PL387", path, f"has no effect: {reason}; remove it")
     elif written:
         log.decide(context.component.role, "model cache", written, "revisions and replicas share downloads")
@@ -188,7 +184,7 @@ def _check_requirements(context: PlanContext, log: DecisionLog) -> None:
     pins = model_pins.pins_of(context, model_uris(context)).values()
     files = {path.rpartition("/")[2] for pin in pins for path in pin.files}
     brings_image = any(container.get("image") for container in written_containers(context.component))
-    if not context.choice.is_pilotlight or brings_image or not _has_volumes(context):
+    if not context.choice.is_pilotlight or brings_image or not context.capabilities.is_cluster:
         return
     if CODE in files and files & {FILE, LOCK}:
         message = "has requirements, which each new pod installs before it is ready; build an image with them"
@@ -199,7 +195,7 @@ def _cache_volume(context: PlanContext) -> tuple[Object, Object]:
     """Return volume and mount of the cache: one that revisions share, else one of the pod."""
     mount: Object = {"name": CACHE_VOLUME, "mountPath": CACHE_DIR}
     shared = _SHARED_CACHE.fullmatch(context.service.annotations.get(names.ANNOTATION_MODEL_CACHE, ""))
-    if shared is None or not _has_volumes(context):
+    if shared is None or not context.capabilities.is_cluster:
         return {"name": CACHE_VOLUME, "emptyDir": {}}, mount
     if shared["path"]:
         return {"name": CACHE_VOLUME, "hostPath": {"path": shared["path"], "type": "Directory"}}, mount
@@ -222,7 +218,8 @@ def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMet
     message = f"{uri}: a local path does not exist in a third-party image; use a URI, pvc:// or oci://"
     model, known = context.component.model, context.choice.model and find_format(context.choice.model.format)
     if model is not None and known and known.backend:
-        message += f", or {context.path('model.runtime')}: pilotlight, which loads {known.name} from a path"
+        own = f"{context.path('model.runtime')}: pilotlight, which loads {known.name} from a path"
+        message += f"{'' if model.runtime else ', --target local'}, or {own}"
     log.error("PL342", location(context)[1], message)
     return None, ""
 

@@ -72,7 +72,7 @@ def plan(
         result,
         decisions=tuple(log.decisions),
         warnings=tuple(log.problems.warnings),
-        requirements=tuple(log.requirements.values()),
+        requirements=tuple(log.requirements.values()) if capabilities.is_cluster else (),
     )
 
 

@@ -33,7 +33,7 @@ def decide_level(context: PlanContext, volumes: list[Json], log: DecisionLog) ->
     """Return the Pod Security level that the pod meets; warn if it is not restricted, where there are pods."""
     forced = context.capabilities.pod_security
     role, path = context.component.role, context.path()
-    has_pods = context.capabilities.target in ("", "kubernetes")
+    has_pods = context.capabilities.is_cluster
     if forced in LEVELS:
         log.decide(role, "pod security", forced, "--pod-security")
         return LEVELS[forced]

@@ -183,7 +183,7 @@ def endpoint_picker(
     if router is None or router.config.get("routing_strategy") != POOL:
         return service, None
     components: dict[Role, Component] = dict(service.components)
-    if capabilities.target not in ("", "kubernetes"):
+    if not capabilities.is_cluster:
         log.decide("router", "strategy", "prefix_aware", f"{POOL} needs a cluster; our router does the same here")
         components["router"] = replace(router, config={"routing_strategy": "prefix_aware"})
         return replace(service, components=components), None

@@ -211,6 +211,10 @@ class Capabilities:
     engines: frozenset[str] | None = None  # that run as processes of the target local; None: not known
 
     @property
+    def is_cluster(self) -> bool:
+        return self.target in ("", "kubernetes")
+
+    @property
     def maps_hosts(self) -> bool:
         """Whether hosts of serverless services need DomainMappings, and can have them."""
         return self.domain_mapping and self.host_template != KNATIVE_HOST_TEMPLATE

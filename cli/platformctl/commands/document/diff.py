@@ -81,7 +81,7 @@ def compare_files(
     document_options: options.DocumentOptions, against: tuple[str, ...]
 ) -> "tuple[list[Manifest], list[Manifest]]":
     """Return the manifests of the files that belong to the services, and the rendered ones."""
-    planned = replace(document_options, target=None).plan()
+    planned = replace(document_options, target=targets.CLUSTER).plan()
     new = planned.manifests()
     old, others = split_by_service(manifest_files.manifests(against), new, planned.plans)
     if others:

@@ -12,7 +12,7 @@ from platformctl.services.model_pins import resolve
 
 
 @click.command()
-@options.planning_options
+@options.cluster_options
 @output.formats("yaml", "json")
 def values(document_options: options.DocumentOptions) -> None:
     """Print the plan of a service as values of the Helm chart.

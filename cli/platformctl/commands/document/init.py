@@ -36,13 +36,9 @@ from platformctl.services import model_argument, scaffold
 )
 @click.option("--to", "-f", "file", default="service.yaml", show_default=True, help="File to write; - is stdout.")
 @click.option(
-    "--target",
-    default="local",
-    show_default=True,
-    type=click.Choice(TARGETS),
-    envvar="PILOTLIGHT_TARGET",
+    "--target", default="local", show_default=True, type=click.Choice(TARGETS), envvar="PILOTLIGHT_TARGET",
     help="Target that it is written for. [env: PILOTLIGHT_TARGET]",
-)
+)  # fmt: skip
 @click.option("--trust-pickle", is_flag=True, help="Allow the model's pickles, pinned by SHA-256.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 def init(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.planning_options
+@options.cluster_options
 @click.option(
     "--split", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write one file per object there."
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.planning_options
+@options.cluster_options
 @simulation.simulation_options
 @click.option(
     "--assert", "asserts", multiple=True, metavar="CONDITION",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.planning_options
+@options.cluster_options
 @simulation.simulation_options
 @click.option(
     "--minimize",

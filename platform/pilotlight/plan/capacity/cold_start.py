@@ -35,7 +35,7 @@ def _limits(context: PlanContext, workload: Workload, seconds: int) -> Iterator[
     idle = workload.scaling.min_replicas == 0
     timeout = workload.timeout_seconds or 0
     # In a cluster our gateway holds requests for raw pods until the progress deadline.
-    if idle and timeout < seconds and (context.serverless or context.capabilities.target not in ("", "kubernetes")):
+    if idle and timeout < seconds and (context.serverless or not context.capabilities.is_cluster):
         name = "timeoutSeconds" if context.service.group == "ome" else "timeout"
         beyond = f" and Knative's max-revision-timeout-seconds, which is {KNATIVE_LONGEST_S}"
         beyond *= context.serverless and seconds > KNATIVE_LONGEST_S

@@ -21,6 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
 from tests.object_stores import Bucket, moto, s3_bucket
+from tests.onnx_models import write_identity
 from tests.predictor.storage.conftest import Hub, WebServer, web
 
 from pilotlight.errors import UsageError
@@ -76,6 +77,8 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PILOTLIGHT_HOME", str(tmp_path / "home"))
     for name in ("flowers", "no", "1"):
         (tmp_path / f"{name}.onnx").write_bytes(IRIS.read_bytes())
+    fixed = write_identity(tmp_path / "repository", "m", "FP32", (2, 4))
+    shutil.copy(fixed / "1/model.onnx", tmp_path / "two.onnx")
     (tmp_path / "wine.pkl").write_bytes(pickle.dumps({"any": "object"}))
     (tmp_path / "code.py").write_text(CLASS)
     (tmp_path / "trees.txt").write_text("tree\nversion=v4\nnum_class=3\n")
@@ -97,6 +100,7 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("hf://org/Some-Model", "Hugging Face model", "some-model"),
         ("no.onnx", "ONNX model", "no"),
         ("1.onnx", "ONNX model", "model-1"),
+        ("two.onnx", "ONNX model with a fixed batch dimension of 2: requests of other sizes are refused", "two"),
         ("https://models.invalid/net.pt2", "exported PyTorch program", "net"),
     ],
 )

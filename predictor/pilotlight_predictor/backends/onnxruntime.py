@@ -29,6 +29,7 @@ THREADS: Final = "intra_op_thread_count"
 SPINNING: Final = "session.intra_op.allow_spinning"
 _BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
 _IR_VERSION: Final = r"Unsupported model IR version: \d+, max supported IR version: (\d+)"
+_NO_WEIGHTS: Final = r'External data path does not exist: "(?:.*/)?([^"]+)"'
 _SOURCE: Final = r"failed:/\S+:\d+ .*?\) (?=[A-Z])"  # file, line and signature of the C++ function that failed
 _MISFIT: Final = r"(?is)while running \w+ node.*(broadcast|dimension|shape|axis|out of|unknown category)"
 
@@ -127,6 +128,8 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> tuple[Any, Mapping[s
 def _load_reason(error: Exception) -> str:
     """Return onnxruntime's message as one line without its source code, with the fix of a version that is too new."""
     reason = re.sub(_SOURCE, "failed: ", " ".join(str(error).split()))
+    if weights := re.search(_NO_WEIGHTS, reason):
+        return f"its weights are in {weights[1]}, which is missing beside it; keep both files in one folder"
     if newest := re.search(_IR_VERSION, reason):
         version = newest.group(1)
         reason += f"; set model.ir_version = {version} (onnx.helper.make_model(..., ir_version={version}))"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotlight.wire.model_formats import FORMATS, by_name, detect, find_format, only_model
+from pilotlight.wire.model_formats.onnx_inputs import fixed_batch
 
 UBJSON = b"{L\0\0\0\0\0\0\0\x07learner{L\0\0\0\0\0\0\0\nattributes{}"
 LIGHTGBM = b"tree\nversion=v4\nnum_class=3\n"
@@ -189,3 +190,28 @@ def test_a_whole_module_is_told_from_its_weights(tmp_path: Path, content: bytes,
     found = detect(path)
     assert found is not None
     assert found.phrase == phrase
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows"),
+    [
+        ({"x": (2, 4)}, 2),
+        ({"x": (2, 4), "w": (3, 4)}, 2),  # weights, as files of old versions list them
+        ({"x": ("n", 4)}, 0),
+        ({"x": (2, 4), "y": ("n", 4)}, 0),
+        ({"x": (4,)}, 0),
+    ],
+)
+def test_the_batch_dimension_of_an_onnx_file_is_read(
+    inputs: dict[str, tuple[int | str, ...]], rows: int, tmp_path: Path
+) -> None:
+    from onnx import TensorProto, helper, save
+
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in inputs.items()]
+    output = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    weights = [helper.make_tensor("w", TensorProto.FLOAT, (3, 4), [0.0] * 12)]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "g", infos, [output], weights)
+    save(helper.make_model(graph), tmp_path / "model.onnx")
+    assert fixed_batch(tmp_path / "model.onnx") == rows
+    (tmp_path / "cut.onnx").write_bytes((tmp_path / "model.onnx").read_bytes()[:40])
+    assert fixed_batch(tmp_path / "cut.onnx") == 0

@@ -84,6 +84,20 @@ def test_a_newer_ir_version_is_told_in_one_line_with_the_version_to_set(model: P
     assert not any(internal in message for internal in ("\n", ".cc:", "onnxruntime::"))
 
 
+def test_weights_that_are_missing_beside_the_file_are_named(model: Path, spec: Any) -> None:
+    import onnx
+    from onnx import helper, numpy_helper
+
+    added = onnx.load(model)
+    added.graph.initializer.append(numpy_helper.from_array(np.ones(300, "f4"), "w"))
+    added.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "w"], ["y"]))
+    onnx.save(added, model, save_as_external_data=True, location="model.onnx.data", size_threshold=0)
+    backends_onnxruntime.load(spec(model))
+    (model.parent / "model.onnx.data").unlink()
+    with pytest.raises(LoadFailed, match=r": its weights are in model\.onnx\.data, which is missing beside it; keep"):
+        backends_onnxruntime.load(spec(model))
+
+
 def test_a_category_that_the_encoder_does_not_know_is_the_clients_mistake(tmp_path: Path, spec: Any, ask: Any) -> None:
     from onnx import TensorProto, helper, save
 

@@ -23,6 +23,7 @@ def test_the_reason_follows_the_document(call: Call) -> None:
     done = call("explain", "-f", IRIS, "--set", 'metadata.annotations["serving.kserve.io/deploymentMode"]=Standard',
                 "--set", "spec.predictor.minReplicas=1")  # fmt: skip
     assert "annotation serving.kserve.io/deploymentMode = Standard" in done.out
+    assert "GPU" not in done.out, "it needs none"
 
 
 def test_every_runtime_is_listed_with_its_verdict(call: Call) -> None:

@@ -220,7 +220,7 @@ def _surge(context: PlanContext, scaling: Scaling) -> tuple[int, int, str]:
     """Return (maxSurge, maxUnavailable, reason); both 0: recreate."""
     needed, free = context.gpus, context.capabilities.gpus
     if not needed or free is None:
-        return 1, 0, "no GPU is needed" if not needed else "the number of free GPUs is unknown"
+        return 1, 0, "the number of free GPUs is unknown" if needed else "new pods start before old ones end"
     if free >= needed:
         return 1, 0, f"{free} GPUs are free and a replica needs {needed}"
     short = f"{free} GPUs are free, a replica needs {needed}"

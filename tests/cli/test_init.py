@@ -1,5 +1,6 @@
 """init: whatever it writes is valid, says why, and never overwrites or waits for an answer that nobody gives."""
 
+import io
 import json
 import os
 import pickle
@@ -143,6 +144,16 @@ def test_what_is_written_for_a_target_plans_there(target: str, uri: str, load: s
     assert done.code == 0, done.err
     (plan,) = plan_all(Sources([str(file)]), Capabilities(target=target)).plans
     assert plan.name == name_for(uri)
+
+
+@pytest.mark.parametrize(
+    ("file", "runtime"), [("net.pt", "pilotlight"), ("net.pth", "pilotlight"), ("net.mar", "kserve-torchserve")]
+)
+def test_torch_files_of_a_cluster_are_served_by_what_reads_them(file: str, runtime: str, call: Call) -> None:
+    written = call("init", f"s3://models/{file}", *CLUSTER, "--to", "-").out
+    assert "platformctl explain -f FILE --target kubernetes " in written
+    (plan,) = plan_all(Sources(("-",), stdin=io.StringIO(written)), Capabilities(target="kubernetes")).plans
+    assert [each.value for each in plan.decisions if each.topic == "runtime"] == [runtime]
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def seen_from(uri: str, file: str) -> str:
 
 
 def on_target(model: scaffold.Model, target: str) -> scaffold.Model:
-    """Return the model as the target will serve it: by our predictor if that is selected, or alone can read a path.
+    """Return the model as the target will serve it: by our predictor if that is selected, or alone can read it.
 
     Raise UsageError for a path that the target cannot read.
     """
@@ -313,7 +313,9 @@ def on_target(model: scaffold.Model, target: str) -> scaffold.Model:
     known = find_format(model.format)
     if runtime is None or runtime.is_pilotlight:
         return replace(model, ours=runtime is not None, protocol="v2" if runtime is not None else "")
-    if "://" not in model.uri and known is not None and known.backend:
+    archive = model.uri.endswith(".mar")  # of TorchServe, which KServe has for the format and which reads no other file
+    own = "://" not in model.uri or (model.format == "pytorch" and not archive)
+    if own and known is not None and known.backend:
         return replace(model, ours=True, runtime="pilotlight", protocol="v2")
     return replace(model, protocol=protocol)
 

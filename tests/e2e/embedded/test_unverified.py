@@ -46,8 +46,7 @@ def test_a_model_without_declared_inputs_is_ready_and_unverified_until_it_answer
     revision = deployed(platform, tmp_path / "m", WORKS)
     status = platform.status("slow")
     assert (status.phase, status.verified, status.revisions[0].verified) == ("Ready", False, False)
-    assert "has not answered a request yet" in status.message
-    assert "model.example" in status.message
+    assert "has not answered yet: send a request" in status.message
     (condition,) = [each for each in status.conditions if each.type == "Ready"]
     assert (condition.status, condition.reason) == ("True", "Unverified")
     assert events(platform, revision, "Unverified")

@@ -29,7 +29,7 @@ from pilotlight.targets.local.control.metrics_source import MetricsSource
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import Revision, ServiceRun, Unit, initial_replicas
-from pilotlight.targets.local.control.verification import UNANSWERED, failure_reason, verification, what_verifies
+from pilotlight.targets.local.control.verification import failure_reason, unverified_message, verification
 from pilotlight.targets.local.delayed_queue import DelayedQueue
 from pilotlight.targets.local.gateway.gateway_link import GatewayLink, gateway_command
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings
@@ -264,8 +264,7 @@ class Reconciler:
         self._state.mark_verification(run.key, revision)
         subject = f"Revision/{revision.name}"
         if revision.verification == "unverified":
-            message = f"{UNANSWERED}; {what_verifies(revision.warmup_failure)}"
-            self.events.record(run.key, subject, "Unverified", message)
+            self.events.record(run.key, subject, "Unverified", unverified_message(revision.warmup_failure))
         elif failing:
             self.on_failing_answers(run, revision)
         elif before != "unknown":

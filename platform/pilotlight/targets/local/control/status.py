@@ -15,7 +15,7 @@ from pilotlight.targets.local.control.service_state import (
     max_replicas,
     min_replicas,
 )
-from pilotlight.targets.local.control.verification import UNANSWERED, what_verifies
+from pilotlight.targets.local.control.verification import unverified_message
 from pilotlight.targets.local.manifests.pods import RULES
 from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.supervisor.probes import STATUS_TIMEOUT_S
@@ -90,7 +90,7 @@ def status_of(view: ServiceView) -> ServiceStatus:
     unverified = phase in ("Ready", "Standby", "Parked") and not verified
     if unverified:
         failures = (run.revisions[row.name].warmup_failure for row in revisions if row.percent and not row.verified)
-        message = f"{UNANSWERED}; {what_verifies(next(filter(None, failures), ''))}"
+        message = unverified_message(next(filter(None, failures), ""))
     url = url_of(view.base_url, run.key) if run.spec.exposed else _replica_url(view)
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),

@@ -12,9 +12,6 @@ from pilotlight.targets.local.store.schema import Verification
 
 Json = Any
 FIRST_ANSWERS: Final = 5  # all of them 500: the revision does not work
-EXAMPLE: Final = "a request verifies it, or an example (model.example of the manifest, example.json beside the model)"
-HINT: Final = f"{EXAMPLE}, or inputs, if none are declared (INPUTS in model.py, config.pbtxt)"
-UNANSWERED: Final = "its model has not answered a request yet"
 
 
 def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -> Verification:
@@ -31,9 +28,10 @@ def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -
     return "failing" if failures >= FIRST_ANSWERS else "unverified"
 
 
-def what_verifies(warmup_failure: str) -> str:
-    """Return what a user can do; of a model that declares inputs, why it did not answer zeros of them."""
-    return f"its warm-up with zeros failed: {warmup_failure}; {EXAMPLE}" if warmup_failure else HINT
+def unverified_message(warmup_failure: str) -> str:
+    """Return why a revision is unverified, of a model that declares inputs for zeros of them, and what verifies it."""
+    why = f"rejected zeros ({warmup_failure})" if warmup_failure else "has not answered yet"
+    return f"its model {why}: send a request, or put an example.json beside it"
 
 
 def failure_reason(revision: str, last_error: str) -> str:

@@ -7,7 +7,7 @@ from tests.platform.targets.local.control.statuses import conditions, single, to
 from tests.platform.targets.local.runs import replica, revision_of
 
 from pilotlight.targets.local.control.service_state import ServiceRun
-from pilotlight.targets.local.control.verification import HINT, UNANSWERED
+from pilotlight.targets.local.control.verification import unverified_message
 
 
 def unverified(**fields: Any) -> ServiceRun:
@@ -23,15 +23,14 @@ def unverified(**fields: Any) -> ServiceRun:
 def test_a_ready_service_whose_model_has_not_answered_is_ready_and_unverified_and_says_what_verifies_it() -> None:
     status = told(unverified(), replica())
     assert (status.phase, status.verified, status.revisions[0].verified) == ("Ready", False, False)
-    assert status.message.startswith("its model has not answered a request yet; a request verifies it, or an example")
+    assert status.message == "its model has not answered yet: send a request, or put an example.json beside it"
     assert conditions(status)["Ready"] == "True"
     assert [each.reason for each in status.conditions if each.type == "Ready"] == ["Unverified"]
 
 
-def test_a_model_that_rejects_zeros_of_its_declared_inputs_says_why_and_not_to_declare_them() -> None:
+def test_a_model_that_rejects_zeros_of_its_declared_inputs_says_why() -> None:
     message = told(unverified(warmup_failure="x must be positive"), replica()).message
-    assert "its warm-up with zeros failed: x must be positive; a request verifies it, or an example" in message
-    assert "declare" not in message
+    assert message == "its model rejected zeros (x must be positive): send a request, or put an example.json beside it"
 
 
 @pytest.mark.parametrize("known", ["verified", "unknown"])
@@ -49,7 +48,7 @@ def test_a_service_whose_first_answers_failed_with_nothing_to_go_back_to_is_degr
     ("known", "failure", "phase", "message", "reason"),
     [
         ("verified", "", "Standby", "", "Standby"),
-        ("unverified", "", "Standby", f"{UNANSWERED}; {HINT}", "Unverified"),
+        ("unverified", "", "Standby", unverified_message(""), "Unverified"),
         ("failing", "all 500", "Degraded", "all 500", "Degraded"),
     ],
 )

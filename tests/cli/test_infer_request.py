@@ -50,16 +50,16 @@ def test_the_shape_follows_from_what_is_given(
 
 @pytest.mark.parametrize(("shape", "count"), [((-1, 4), 3), ((4,), 5), ((2, 2), 8)])
 def test_values_that_cannot_fit_are_refused_with_the_shape(shape: tuple[int, ...], count: int) -> None:
-    with pytest.raises(UsageError, match="input x has the shape"):
+    with pytest.raises(UsageError, match="input 'x' has the shape"):
         infer_request.fit_shape(InputSpec("x", "FP32", shape), (count,), count)
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ([[1, 2], [3, 4]], r"input x has the shape \[-1, 4\], values of \[2, 2\] do not fit it"),
+        ([[1, 2], [3, 4]], r"input 'x' has the shape \[-1, 4\], values of \[2, 2\] do not fit it"),
         ([[1, 2, 3, 4, 5, 6, 7, 8]], r"values of \[1, 8\] do not fit"),
-        ([[1, 2, 3], [4]], r"nested unevenly; input x has the shape \[-1, 4\]"),
+        ([[1, 2, 3], [4]], r"nested unevenly; input 'x' has the shape \[-1, 4\]"),
         ([1, 2, 3, [4]], "nested unevenly"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_table_is_given_by_its_column_names(value: Any) -> None:
     assert [(each["name"], each["shape"], each["data"]) for each in sent] == [
         ("sqm", [2, 1], [80.5, 70]), ("new", [2, 1], [1, 0]),
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="no input rooms; it has input-0, sqm, new"):
+    with pytest.raises(UsageError, match="no input 'rooms'; its inputs are 'input-0', 'sqm', 'new'"):
         infer_request.from_json({"rooms": [1]}, [table], "")
     with pytest.raises(UsageError, match="the rows have different names"):
         infer_request.from_json([{"sqm": 1}, {"new": 1}], [table], "")
@@ -154,11 +154,11 @@ def test_a_whole_request_goes_as_it_is() -> None:
 
 
 def test_several_inputs_need_a_name() -> None:
-    with pytest.raises(UsageError, match="several inputs: x, words") as caught:
+    with pytest.raises(UsageError, match="several inputs: 'x', 'words'") as caught:
         infer_request.from_json([1], [X, WORDS], "")
     assert caught.value.hint == """give values by name: --data '{"x": [[0, 0, 0, 0]], "words": ["text"]}'"""
     assert document(infer_request.from_json(["a"], [X, WORDS], "words"))["inputs"][0]["name"] == "words"
-    with pytest.raises(UsageError, match="no input y; it has x, words"):
+    with pytest.raises(UsageError, match="no input 'y'; its inputs are 'x', 'words'"):
         infer_request.select_input([X, WORDS], "y")
 
 
@@ -213,7 +213,7 @@ def test_bytes_travel_raw_behind_the_header() -> None:
     assert request.body[length:] == struct.pack("<I", 2) + b"\xff\x00"
     assert document(request)["inputs"][0]["parameters"] == {"binary_data_size": 6}
     assert document(infer_request.encode([infer_request.raw_tensor(X, bytes(32))]))["inputs"][0]["shape"] == [2, 4]
-    with pytest.raises(UsageError, match=r"row\.csv is text, and input x takes FP32") as caught:
+    with pytest.raises(UsageError, match=r"row\.csv is text, and input 'x' takes FP32") as caught:
         build_body("file", Path("row.csv"), [X], "")
     assert "--file values.json" in caught.value.hint
     with pytest.raises(UsageError, match="a file of 31 B does not hold whole FP32 values"):
@@ -238,7 +238,7 @@ def test_a_saved_array_is_sent_in_the_type_of_the_input(tmp_path: Path) -> None:
 )
 def test_an_array_of_something_else_than_numbers_is_refused(array: Any, what: str, tmp_path: Path) -> None:
     np.save(tmp_path / "s.npy", np.array(array))
-    with pytest.raises(UsageError, match=rf"s\.npy holds {what}, input x takes FP32"):
+    with pytest.raises(UsageError, match=rf"s\.npy holds {what}, input 'x' takes FP32"):
         infer_request.npy_tensor(X, tmp_path / "s.npy")
 
 

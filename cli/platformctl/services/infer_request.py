@@ -23,6 +23,7 @@ from pilotlight.v2_tensors import (
     required_inputs,
     with_columns,
 )
+from pilotlight.wire.messages import quoted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,9 +83,9 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
             f"whole V2 request: {example}"
         )
         raise UsageError("the model declares no inputs, so none can be chosen", hint)
-    known = ", ".join(each.name for each in inputs)
+    known = quoted(each.name for each in inputs)
     if name:
-        raise UsageError(f"the model has no input {name}; it has {known}")
+        raise UsageError(f"the model has no input '{name}'; its inputs are {known}")
     raise UsageError(f"the model has several inputs: {known}", f"give values by name: {example_of(inputs)}")
 
 
@@ -138,7 +139,7 @@ def _guessed(name: str, value: Any) -> InputSpec:
 def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
     shape = nesting(value)
     if not _regular(value, shape):
-        message = f"the values are nested unevenly; input {spec.name} has the shape {list(spec.shape)}"
+        message = f"the values are nested unevenly; input '{spec.name}' has the shape {list(spec.shape)}"
         raise UsageError(message, "lists beside each other must be equally long")
     flat = flatten(value)
     if spec.datatype not in {"BOOL", "BYTES"}:
@@ -149,7 +150,7 @@ def _json_tensor(spec: InputSpec, value: Any) -> Tensor:
 def text_tensor(spec: InputSpec, value: str) -> Tensor:
     if spec.datatype != "BYTES":
         raise UsageError(
-            f"input {spec.name} takes {spec.datatype}, not text", f"give numbers: --data '{_row_of(spec)}'"
+            f"input '{spec.name}' takes {spec.datatype}, not text", f"give numbers: --data '{_row_of(spec)}'"
         )
     return Tensor(spec.name, spec.datatype, fit_shape(spec, (), 1), data=[value])
 
@@ -160,7 +161,7 @@ def raw_tensor(spec: InputSpec, raw: bytes) -> Tensor:
         return Tensor(spec.name, spec.datatype, fit_shape(spec, (), 1), pack_bytes([raw]))
     size = SIZES.get(spec.datatype)
     if size is None or len(raw) % size:
-        message = f"a file of {len(raw)} B does not hold whole {spec.datatype} values, which input {spec.name} takes"
+        message = f"a file of {len(raw)} B does not hold whole {spec.datatype} values, which input '{spec.name}' takes"
         raise UsageError(message)
     return Tensor(spec.name, spec.datatype, fit_shape(spec, (), len(raw) // size), raw)
 
@@ -212,12 +213,12 @@ def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tupl
     free = [size for size in spec.shape if size < 0]
     if len(value_shape) > 1:
         raise UsageError(
-            f"input {spec.name} has the shape {list(spec.shape)}, values of {list(value_shape)} do not fit it"
+            f"input '{spec.name}' has the shape {list(spec.shape)}, values of {list(value_shape)} do not fit it"
         )
     if fixed and not count % fixed and (free or count == fixed):
         rest = iter([1] * (len(free) - 1) + [count // fixed])
         return tuple(size if size >= 0 else next(rest) for size in spec.shape)
-    raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, {count} values do not fit it")
+    raise UsageError(f"input '{spec.name}' has the shape {list(spec.shape)}, {count} values do not fit it")
 
 
 def npy_tensor(spec: InputSpec, path: Path) -> Tensor:
@@ -232,13 +233,13 @@ def npy_tensor(spec: InputSpec, path: Path) -> Tensor:
     if kind == "U" and spec.datatype == "BYTES":
         return Tensor(spec.name, spec.datatype, fit_shape(spec, array.shape, array.size), data=array.ravel().tolist())
     if kind not in NUMBERS:
-        raise UsageError(f"{path} holds {OTHERS.get(kind, array.dtype)}, input {spec.name} takes {spec.datatype}")
+        raise UsageError(f"{path} holds {OTHERS.get(kind, array.dtype)}, input '{spec.name}' takes {spec.datatype}")
     return _tensor(spec, array)
 
 
 def _tensor(spec: InputSpec, array: "np.ndarray[Any, Any]") -> Tensor:
     if spec.datatype not in NUMPY_TYPES:
-        raise UsageError(f"input {spec.name} takes {spec.datatype}, which an array of numbers cannot be")
+        raise UsageError(f"input '{spec.name}' takes {spec.datatype}, which an array of numbers cannot be")
     raw = array.astype(NUMPY_TYPES[spec.datatype]).tobytes()
     return Tensor(spec.name, spec.datatype, fit_shape(spec, array.shape, array.size), raw)
 
@@ -251,7 +252,7 @@ def image_tensor(spec: InputSpec, path: Path) -> Tensor:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         hint = "install pillow, or give the array: --file image.npy"
-        raise UsageError(f"input {spec.name} takes {spec.datatype}: decoding an image needs Pillow", hint) from None
+        raise UsageError(f"input '{spec.name}' takes {spec.datatype}: decoding an image needs Pillow", hint) from None
     import numpy as np
 
     order, channels, size = image_layout(spec)
@@ -271,7 +272,7 @@ def image_tensor(spec: InputSpec, path: Path) -> Tensor:
 def image_layout(spec: InputSpec) -> tuple[str, int, tuple[int, int] | None]:
     """Return (HWC or CHW, channels, (width, height) if both are fixed) from the last three dimensions."""
     if len(spec.shape) < 3:
-        raise UsageError(f"input {spec.name} has the shape {list(spec.shape)}, which is not that of an image")
+        raise UsageError(f"input '{spec.name}' has the shape {list(spec.shape)}, which is not that of an image")
     first, second, third = spec.shape[-3:]
     if third in CHANNELS and first not in (1, 3):
         order, channels, height, width = "HWC", third, first, second

@@ -22,6 +22,7 @@ from pilotlight.v2_tensors import (
     unpack_bytes,
     with_columns,
 )
+from pilotlight.wire.messages import quoted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,12 +47,12 @@ def tensors_of(inputs: "Inputs", specs: list[InputSpec], model: str, *, binary: 
     if not isinstance(inputs, Mapping):
         required = required_inputs(specs)
         if len(required) != 1:
-            names = f"has the inputs {', '.join(known)}" if known else "declares no inputs"
+            names = f"has the inputs {quoted(known)}" if known else "declares no inputs"
             raise InvalidInput(f"model '{model}' {names}; give arrays by name: {{'{next(iter(known), 'x')}': array}}")
         inputs = {required[0].name: inputs}
     unknown = [name for name in inputs if known and name not in known]
     if unknown:
-        raise InvalidInput(f"model '{model}' has no input '{unknown[0]}'; its inputs are {', '.join(known)}")
+        raise InvalidInput(f"model '{model}' has no input '{unknown[0]}'; its inputs are {quoted(known)}")
     return [_tensor(known.get(name), name, value, model, binary) for name, value in inputs.items()]
 
 

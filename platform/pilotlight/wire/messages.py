@@ -4,7 +4,7 @@ Servers of local models import it during a cold start, so patterns are strings a
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 MAX_COMPARED: Final = 500  # names that a suggestion is chosen from
@@ -31,6 +31,10 @@ def known_names(wrong: str, known: Sequence[str], more: str) -> str:
     if near := difflib.get_close_matches(wrong[:LENGTH], known[:COMPARED], cutoff=0.4):
         return f"; did you mean {' or '.join(near)}?"
     return f"; there {'are' if known[1:] else 'is only'} {', '.join(known)}" if 0 < len(known) <= FEW else f"; {more}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def redact_uri(uri: str) -> str:

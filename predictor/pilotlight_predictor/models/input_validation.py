@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pilotlight.wire.messages import quoted
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Shape, Tensor, bf16_to_float
 from pilotlight_predictor.errors import BadRequest
@@ -81,13 +82,13 @@ class InputValidator:
             if name not in self._inputs:
                 raise self._unexpected(name)
         if not self._required <= inputs.keys():
-            missing = ", ".join(f"'{name}'" for name in self._inputs if name in self._required - inputs.keys())
+            missing = quoted(name for name in self._inputs if name in self._required - inputs.keys())
             expected = f"expected {len(self._required)} inputs but got {len(inputs)} inputs for model '{self._model}'"
             raise BadRequest(f"{expected}: missing {missing}")
 
     def _unexpected(self, name: str) -> BadRequest:
-        known = ", ".join(f"'{known}'" for known in self._inputs)
-        return BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; its inputs are {known}")
+        takes = f"its inputs are {quoted(self._inputs)}"
+        return BadRequest(f"unexpected inference input '{name}' for model '{self._model}'; {takes}")
 
     def _check_tensors(self, request: InferRequest) -> int:
         rows = 0

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from pilotlight.wire.http1 import Buffer
+from pilotlight.wire.messages import quoted
 from pilotlight_predictor.core.requests import UNNAMED, InferRequest, InferResponse, Inputs, Layout, Outputs
 from pilotlight_predictor.core.tensors import Array, JsonText, Tensor, TensorSpec, bf16_to_float, check_strings
 from pilotlight_predictor.errors import BadRequest
@@ -223,7 +224,7 @@ def datatype_of_json(values: Any) -> str:
 def _check_known(model: str, names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
         if known and name not in known:
-            raise BadRequest(f"unexpected input '{name}' for model '{model}'; it takes {', '.join(known)}")
+            raise BadRequest(f"unexpected input '{name}' for model '{model}'; its inputs are {quoted(known)}")
 
 
 def _columns(
@@ -263,7 +264,7 @@ def _only(specs: Sequence[TensorSpec]) -> TensorSpec:
         return TensorSpec(UNNAMED, "", ())  # of the only argument of a function in Python
     required = [spec for spec in specs if not spec.optional] or list(specs)
     if len(required) > 1:
-        names = ", ".join(spec.name for spec in required)
+        names = quoted(spec.name for spec in required)
         raise BadRequest(f"the model has the inputs {names}: each instance must be an object with their names")
     return required[0]
 

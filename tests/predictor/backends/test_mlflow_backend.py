@@ -237,13 +237,13 @@ def test_inputs_that_do_not_fit_the_signature_are_the_clients_mistake(scaled: Pa
     for change, message in (
         ({"when": tensor(np.array([["soon"]], object))}, "input 'when' has a value that is not of type datetime"),
         ({"tags": tensor(np.array([["["]], object))}, "input 'tags' has a value that is not of type array"),
-        ({"y": good["x"]}, "unexpected inference input 'y'; the model takes x, when, word, tags"),
+        ({"y": good["x"]}, "unexpected inference input 'y'; its inputs are 'x', 'when', 'word', 'tags'"),
     ):
         with pytest.raises(BadRequest, match=message):
             instance.run({**good, **change})
-    with pytest.raises(BadRequest, match="missing inputs: x, when"):
+    with pytest.raises(BadRequest, match="missing inputs: 'x', 'when'"):
         instance.run({name: good[name] for name in ("word", "tags")})
-    with pytest.raises(BadRequest, match="unexpected inference input 'input-0'; the model takes x, when"):
+    with pytest.raises(BadRequest, match="unexpected inference input 'input-0'; its inputs are 'x', 'when'"):
         instance.run({"input-0": tensor(np.ones((2, 3)))})
 
 
@@ -377,7 +377,7 @@ def test_invocations_takes_csv(server: RunningServer) -> None:
         ({"dataframe_records": [{"a": 1}, {"b": 1}]}, "objects with the same names"),
         ({"dataframe_records": [], "instances": []}, "must have one of"),
         ({"dataframe_split": {"columns": ["a", "c"], "data": [[1, 2]]}}, "unexpected input 'c'"),
-        ({"dataframe_records": [{"a": 1}]}, "missing inputs: b"),
+        ({"dataframe_records": [{"a": 1}]}, "missing inputs: 'b'"),
         ({"instances": [[1.0, 0], [4.0]]}, "instances[1] has 1 values, the model has 2 columns: a, b"),
         ({"dataframe_split": {"data": [[1, 2, 3]]}}, "instances[0] has 3 values, the model has 2 columns: a, b"),
         ({}, "no input"),

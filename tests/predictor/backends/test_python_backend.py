@@ -210,7 +210,7 @@ def test_user_code_may_refuse_a_request(run: Any) -> None:
 def test_a_missing_input_is_the_clients_fault(run: Any) -> None:
     answer = run("def predict(x, y, z=None): return x", x=ONES)
     assert isinstance(answer, BadRequest)
-    assert str(answer) == "missing inputs: y"
+    assert str(answer) == "missing inputs: 'y'"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_several_arguments_are_derived_together(pair: Path, spec: Callable[..., 
     two = instance.run({"query": rows, "document": rows, "k": twice})["OUTPUT__0"].array
     one = instance.run({"query": rows, "document": rows, "k": once})["OUTPUT__0"].array
     np.testing.assert_allclose(two, 2 * one)
-    with pytest.raises(BadRequest, match="missing inputs: document, k; the model's forward takes query"):
+    with pytest.raises(BadRequest, match="missing inputs: 'document', 'k'; the model's forward takes 'query'"):
         instance.run({"query": rows})
     wrong = tensor(np.ones((2, 3), "f4"))
     with pytest.raises(BadRequest, match=r"the model rejects the input: .*; it accepts query FP32 \[1, 4\], document"):

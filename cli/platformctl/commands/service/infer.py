@@ -166,7 +166,7 @@ def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) 
     spec = infer_request.select_input(inputs, input_name)
     if kind == "file" and value.suffix in TEXT_SUFFIXES and spec.datatype != "BYTES":
         hint = "give JSON: --data '[1, 2]' or --file values.json, or an array of numpy.save: --file values.npy"
-        raise UsageError(f"{value} is text, and input {spec.name} takes {spec.datatype}", hint)
+        raise UsageError(f"{value} is text, and input '{spec.name}' takes {spec.datatype}", hint)
     if kind == "file" and value.suffix == ".npy":
         return infer_request.encode([infer_request.npy_tensor(spec, value)])
     if kind == "image":

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from pilotlight.wire.messages import quoted
 from pilotlight_predictor.core.requests import Inputs, Layout, LayoutKind, Outputs, OutputsWithParameters
 from pilotlight_predictor.core.tensors import (
     NUMPY_TYPES,
@@ -123,11 +124,11 @@ def by_field(inputs: Inputs, fields: Sequence[Field]) -> Inputs:
             return {fields[0].spec.name: Tensor(datatype, array)}
         if fields[0].kind != "tensor" and array.ndim == 2 and array.shape[1] == len(fields):
             return {field.spec.name: Tensor(datatype, array[:, index]) for index, field in enumerate(fields)}
-    takes = f"the model takes {', '.join(field.spec.name for field in fields)}"
+    takes = f"its inputs are {quoted(field.spec.name for field in fields)}"
     if unknown := [name for name in inputs if name not in known]:
         raise BadRequest(f"unexpected inference input '{unknown[0]}'; {takes}")
     if missing := [f.spec.name for f in fields if f.spec.name not in inputs and not f.spec.optional]:
-        raise BadRequest(f"missing inputs: {', '.join(missing)}; {takes}")
+        raise BadRequest(f"missing inputs: {quoted(missing)}; {takes}")
     return {field.spec.name: inputs[field.spec.name] for field in fields if field.spec.name in inputs}
 
 

@@ -270,7 +270,7 @@ class FunctionModel(PerRequestModel):
     def call(self, inputs: dict[str, Array]) -> Any:
         missing = [name for name in self._required if name not in inputs]
         if missing:
-            raise BadRequest(f"missing inputs: {', '.join(missing)}")
+            raise BadRequest(f"missing inputs: {', '.join(map(repr, missing))}")
         if not self._any:
             inputs = {name: array for name, array in inputs.items() if name in self._names}
         plain = {name: text_arguments.convert(name, kind, inputs[name]) for name, kind in self._plain if name in inputs}

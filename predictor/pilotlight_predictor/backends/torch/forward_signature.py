@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final
 
+from pilotlight.wire.messages import quoted
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
@@ -40,12 +41,12 @@ class ForwardBinding:
         if self.container:
             return
         known = (*self.positional, *self.keywords.values())
-        takes = f"the model's forward takes {', '.join(known)}"
+        takes = f"the model's forward takes {quoted(known)}"
         for name in inputs:
             if name not in known:
                 raise BadRequest(f"unexpected inference input '{name}'; {takes}")
         if missing := [name for name in known if name not in inputs]:
-            raise BadRequest(f"missing inputs: {', '.join(missing)}; {takes}")
+            raise BadRequest(f"missing inputs: {quoted(missing)}; {takes}")
 
     def call(self, forward: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         if self.container == "dict":

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from pilotlight.wire.http1 import Buffer
+from pilotlight.wire.messages import quoted
 from pilotlight_predictor.core.requests import InferRequest, Parameters, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Shape, TensorSpec, decode_raw, element_count
 from pilotlight_predictor.errors import BadRequest, LoadFailed
@@ -163,7 +164,7 @@ def _layouts(header: Header, model: Signature) -> list[InputLayout]:
     for entry in header.inputs:
         spec = model.inputs.get(entry.name)
         if spec is None:
-            known = ", ".join(f"'{name}'" for name in model.inputs)
+            known = quoted(model.inputs)
             raise BadRequest(
                 f"unexpected inference input '{entry.name}' for model '{model.model}'; it takes {known or 'none'}"
             )

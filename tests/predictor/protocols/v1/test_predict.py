@@ -127,7 +127,7 @@ def test_a_long_document_is_read_and_written(server: RunningServer) -> None:
         ("identity_int8", {"instances": [1.5]}, "must be an integer for INT8"),
         ("identity_int8", {"instances": [300]}, "does not fit INT8"),
         ("echo", {"instances": [1]}, "must be text"),
-        ("matrix", {"instances": [{"z": 1}]}, "unexpected input 'z' for model 'matrix'; it takes x"),
+        ("matrix", {"instances": [{"z": 1}]}, "unexpected input 'z' for model 'matrix'; its inputs are 'x'"),
         ("matrix", {"instances": [{"x": [1]}, {"y": [1]}]}, "instances[1] must be an object with the same names"),
         ("add_sub", {"instances": [[1, 2, 3, 4]]}, "each instance must be an object with their names"),
         ("add_sub", {"instances": [{"a": [1, 2, 3, 4]}]}, "missing 'b'"),

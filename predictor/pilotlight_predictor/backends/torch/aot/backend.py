@@ -72,7 +72,7 @@ class AotInstance(TensorInstance):
 def _validated(inputs: Inputs, port: Port, largest: int) -> Array:
     """Return the input's array if it matches what the native code was compiled for, else raise BadRequest."""
     if port.name not in inputs:
-        raise BadRequest(f"missing inputs: {port.name}; the model was compiled with all of them")
+        raise BadRequest(f"missing inputs: '{port.name}'; the model was compiled with all of them")
     datatype, array = inputs[port.name]
     fits = len(array.shape) == len(port.shape) and all(
         wanted in (-1, dim) for wanted, dim in zip(port.shape, array.shape, strict=True)

@@ -3,13 +3,23 @@
 import base64
 import io
 import json
+import re
+import wave
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.predictor.backends.huggingface.tiny_tasks import ENTITIES, MOODS, write_bert, write_vit
+from tests.doc_pages import page_section
+from tests.predictor.backends.huggingface.tiny_tasks import (
+    ENTITIES,
+    MOODS,
+    write_bert,
+    write_t5,
+    write_vit,
+    write_wav2vec2,
+)
 from tests.serving import RunningServer
 
 pytest.importorskip("transformers")
@@ -26,6 +36,10 @@ def server(serve_module: Callable[..., RunningServer], models: Path) -> RunningS
     write_bert(models / "vectors" / "1", "ForMaskedLM")
     (models / "vectors" / "config.pbtxt").write_text(EMBEDDING)
     write_vit(models / "pictures" / "1")
+    write_t5(models / "shorter" / "1")
+    (models / "shorter" / "config.pbtxt").write_text(EMBEDDING.replace("text_embedding", "summarization"))
+    (models / "speech").mkdir()
+    write_wav2vec2(models / "speech" / "1")
     server = serve_module(models, "--threads", "1", ready=False)
     server.wait_until(lambda: server.get("/v2/health/ready").status == 200, "ready", START_S)
     return server
@@ -53,6 +67,45 @@ def test_strings_are_instances_of_v1(server: RunningServer) -> None:
     assert ("parameters" in text, pair["parameters"]) == (False, {"optional": True})
 
 
+BY_TASK = {
+    "text-classification": "moods", "token-classification": "entities", "fill-mask": "masked",
+    "feature-extraction": "vectors", "question-answering": "answers", "text2text-generation": "shorter",
+    "image-classification": "pictures", "automatic-speech-recognition": "speech",
+}  # fmt: skip
+
+
+def test_the_page_has_an_instance_of_each_task_and_the_form_of_its_prediction(server: RunningServer) -> None:
+    page = page_section("docs/reference/backends.md", "Hugging Face models")
+    _, _, table = page.partition("| task | an instance | its prediction |\n|---|---|---|\n")
+    rows = [re.findall("`(.*?)`", line) for line in table.partition("\n\n")[0].splitlines()]
+    assert {row[0] for row in rows} == BY_TASK.keys()
+    for task, *_, instance, prediction in rows:
+        content = {"image-classification": png(), "automatic-speech-recognition": silence()}.get(task, b"")
+        sent = json.loads(instance.replace("…", base64.b64encode(content).decode()))
+        (answer,) = predict(server, BY_TASK[task], sent)
+        assert form(answer) == form(json.loads(prediction.replace(", …", ""))), task
+
+
+def form(value: Any) -> Any:
+    """Keys and types of a JSON value; a list is as its first element."""
+    if isinstance(value, list):
+        return [form(each) for each in value[:1]]
+    return {key: form(each) for key, each in value.items()} if isinstance(value, dict) else type(value)
+
+
+def png() -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (32, 32), "red").save(file := io.BytesIO(), "PNG")
+    return file.getvalue()
+
+
+def silence() -> bytes:
+    with wave.open(file := io.BytesIO(), "wb") as audio:
+        audio.setparams((1, 2, 16000, 0, "NONE", ""))
+        audio.writeframes(bytes(8000))
+    return file.getvalue()
+
+
 def test_entities_are_json_in_v1_and_bytes_in_v2(server: RunningServer) -> None:
     rows = predict(server, "entities", "Anna lives in Paris", "a cat")
     assert set(rows[0][0]) == {"entity_group", "score", "word", "start", "end"}
@@ -77,9 +130,7 @@ def test_an_instance_of_several_inputs_is_an_object(server: RunningServer) -> No
 
 
 def test_an_image_is_sent_as_b64(server: RunningServer) -> None:
-    image = pytest.importorskip("PIL.Image")
-    image.new("RGB", (32, 32), "red").save(file := io.BytesIO(), "PNG")
-    text = base64.b64encode(file.getvalue()).decode()
+    text = base64.b64encode(png()).decode()
     (row,), (same,) = predict(server, "pictures", {"b64": text}), predict(server, "pictures", text)
     assert row == same
     assert row["label"] in MOODS.values()

@@ -66,13 +66,10 @@ def missing_models(services: "Sequence[Service]", *, here: bool) -> "Iterator[Pr
 def unreachable_paths(services: "Sequence[Service]") -> "Iterator[UsageError]":
     """Yield an error for each relative path."""
     for service in services:
-        for path, value in _relative_paths(service):
-            message = f"{service.location(path)}: {path}: {value} is on this machine, where pods cannot read it"
-            yield UsageError(message, f"upload it to a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
-
-
-def _relative_paths(service: "Service") -> Iterator[tuple[str, str]]:
-    return ((path, value) for path, value in model_uris(service) if value.startswith(RELATIVE))
+        for path, value in model_uris(service):
+            if value.startswith(RELATIVE):
+                message = f"{service.location(path)}: {path}: {value} is on this machine, where pods cannot read it"
+                yield UsageError(message, f"upload it to a store: --set {path}=s3://BUCKET/PATH, or pvc://CLAIM/PATH")
 
 
 def model_uris(service: "Service") -> Iterator[tuple[str, str]]:

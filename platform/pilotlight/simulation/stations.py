@@ -19,20 +19,6 @@ DEFAULT_SERVICE_TIME_S: Final = 0.05
 NS: Final = 1_000_000_000
 
 
-class StationRequest(Protocol):
-    """A request in a station. Times are seconds; `rows`, `signature` and `enqueued_ns` are the batcher's."""
-
-    sent_at: float
-    started_at: float
-    first_token_at: float
-    service_s: float
-    input_tokens: int
-    output_tokens: int
-    rows: int
-    signature: Any
-    enqueued_ns: int
-
-
 Done = Callable[[Any, float, str], None]  # the request, the time, and why it failed
 
 

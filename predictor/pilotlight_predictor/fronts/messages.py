@@ -23,7 +23,7 @@ from pilotlight_predictor.core.requests import (
     RequestedOutput,
     SequencePoint,
 )
-from pilotlight_predictor.core.tensors import Array, JsonText, Tensor, decode_raw, encode_raw
+from pilotlight_predictor.core.tensors import JsonText, Tensor, decode_raw, encode_raw
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.scheduling.queue import QueuedRequest
 
@@ -156,11 +156,8 @@ def error_of(message: Failure) -> errors.PredictorError:
 def datatype_of(tensor: Tensor) -> str:
     """Return the datatype; BYTES of JSON text have one of their own."""
     datatype, array = tensor
-    return JSON_TEXT if datatype == "BYTES" and array.size and _is_json(array) else datatype
-
-
-def _is_json(array: Array) -> bool:
-    return all(isinstance(item, JsonText) for item in array.flat)
+    is_json = datatype == "BYTES" and array.size and all(isinstance(item, JsonText) for item in array.flat)
+    return JSON_TEXT if is_json else datatype
 
 
 def tensors_of(places: Sequence[Place], memory: memoryview) -> dict[str, Tensor]:

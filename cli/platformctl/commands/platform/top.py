@@ -94,18 +94,15 @@ def _values(target: "Target", query: str) -> "dict[Key, float]":
 
 def _row(status: "ServiceStatus", queue: "Mapping[Key, float]", memory: "Mapping[Key, float]") -> dict[str, Any]:
     key, revisions = (status.namespace, status.name), status.revisions
+    rates = (each.requests / WINDOW_S if each.per_second is None else each.per_second for each in revisions)
     return {
         "name": status.name, "namespace": status.namespace, "phase": status.phase,
-        "requests_per_second": round(sum(map(_per_second, revisions)), 3),
+        "requests_per_second": round(sum(rates), 3),
         **{field: _worst(revisions, field) for field in ("p50_ms", "p99_ms", "error_percent")},
         "ready": sum(each.ready for each in revisions), "desired": sum(each.desired for each in revisions),
         "queue": int(queue.get(key, 0)) + sum(each.waiting for each in revisions),
         "gpu_memory_bytes": int(memory[key]) if key in memory else None,
     }  # fmt: skip
-
-
-def _per_second(revision: "RevisionStatus") -> float:
-    return revision.requests / WINDOW_S if revision.per_second is None else revision.per_second
 
 
 def _worst(revisions: "Sequence[RevisionStatus]", field: str) -> float | None:

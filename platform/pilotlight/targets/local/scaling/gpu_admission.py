@@ -256,12 +256,10 @@ class _Queue:
             return busy if holder.busy else min(idle, busy)
         return math.inf if holder.busy else idle
 
-    def _resident_until(self, holder: Holder) -> float:
-        return (self._now if holder.ready_at is None else holder.ready_at) + residence(holder, self._rules)
-
     def _cost(self, victims: Sequence[Holder]) -> tuple[bool, float, float]:
         """Return the sort key of a GPU: idle victims first, those that may leave soonest, the least recently used."""
-        until = max((self._resident_until(each) for each in victims), default=0.0)
+        ready = ((self._now if each.ready_at is None else each.ready_at, each) for each in victims)
+        until = max((at + residence(each, self._rules) for at, each in ready), default=0.0)
         used = max((each.last_used for each in victims), default=0.0)
         return any(each.busy for each in victims), max(until, self._now), used
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -21,7 +21,7 @@ from platformctl.manifest_files import check_exist
 
 if TYPE_CHECKING:
     from pilotlight.catalogue.catalogue import ClusterDocument
-    from pilotlight.plan.types import Capabilities
+    from pilotlight.plan.types import Capabilities, Plan
     from pilotlight.release.plan_and_render import Documents, Planned, Sources
     from pilotlight.spec.field_types import Record
     from pilotlight.spec.problems import Problem
@@ -33,19 +33,7 @@ MODES: Final = ("serverless", "raw")
 LEVELS: Final = ("restricted", "baseline", "privileged")
 _HOST: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _REGISTRY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*/?")
-
-
-class Named(Protocol):
-    """A service or its plan."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def namespace(self) -> str: ...
-
-
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", "Service", "Plan")
 
 
 @dataclass(frozen=True, slots=True)

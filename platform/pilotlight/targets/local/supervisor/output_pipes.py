@@ -84,6 +84,12 @@ class OutputPipes:
                     pipe.rename(pipe.with_name(pipe.name + log_writer.ENDED))
             self.wake()
 
+    async def drained(self) -> None:
+        """Wait until the writer has copied the rest of all ended replicas' output."""
+        until = monotonic() + FINISH_S
+        while any((self._home.run / "output").glob(f"*{log_writer.ENDED}")) and monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
     def wake(self, message: bytes = b"\n") -> None:
         """Make the writer look for new pipes, or start it; an empty message only checks that it runs."""
         try:

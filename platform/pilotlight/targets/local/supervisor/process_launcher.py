@@ -369,6 +369,8 @@ class ProcessLauncher:
     async def close(self, leave_running: bool) -> None:
         if not leave_running:
             await self.sweep(())
+        if not leave_running or not await self.running():
+            await self.outputs.drained()
             self.outputs.close()
         if self._pilot is not None:
             self._pilot.close(leave_running)

@@ -25,7 +25,7 @@ from pilotlight.targets.local.supervisor.logs import (
     rotate,
 )
 from pilotlight.targets.local.supervisor.output_pipes import OutputPipes
-from pilotlight.targets.local.supervisor.process_inspection import log_writer_pids
+from pilotlight.targets.local.supervisor.process_inspection import log_writer_pids, replica_processes
 
 LIMIT = 64 << 10
 
@@ -191,6 +191,27 @@ def test_the_log_writer_ends_with_its_supervisor_and_not_before(tmp_path: Path) 
             await eventually_async(lambda: lines(log) == ["1"])
             assert len(log_writer_pids(stage.home)) == 1
         assert not log_writer_pids(stage.home)
+
+    asyncio.run(play())
+
+
+def test_the_log_writer_of_a_supervisor_that_adopted_nothing_ends_with_it(tmp_path: Path) -> None:
+    """As in a start that fails after the adoption: nobody would end it later."""
+
+    async def play() -> None:
+        async with Stage(tmp_path, python=program(tmp_path, "echo 1; exec sleep 600")) as first:
+            log = first.supervisor.launch(launch()).log
+            await eventually_async(lambda: lines(log) == ["1"])
+            (replica,) = first.supervisor.replicas()
+            await first.supervisor.close(leave_running=True)
+            assert len(log_writer_pids(first.home)) == 1, "its replica still writes"
+            os.kill(replica.pid, signal.SIGKILL)
+            await eventually_async(lambda: not list(replica_processes(first.home)))
+            async with Stage(tmp_path) as second:
+                second.supervisor.adopt([replica])
+                await eventually_async(lambda: not second.supervisor.replicas())
+                await second.supervisor.close(leave_running=True)
+                assert not log_writer_pids(first.home)
 
     asyncio.run(play())
 

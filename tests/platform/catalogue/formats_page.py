@@ -1,6 +1,7 @@
 """Text of the section on formats in docs/reference/formats.md, made from the catalogue."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.catalogue.catalogue import builtin
@@ -11,6 +12,7 @@ from pilotlight.plan.support.target_support import TARGETS
 from pilotlight.plan.types import Capabilities
 from pilotlight.spec.service import Component, ModelSpec, Service
 from pilotlight.wire.model_formats import FORMATS
+from pilotlight_predictor.core.backend_table import find_backend
 
 INTRODUCTION: Final = """# Formats
 
@@ -96,7 +98,10 @@ def shown(row: Row, target: str) -> str:
 def page() -> str:
     files: dict[str, tuple[str, list[str], list[str], str]] = {}
     for each in FORMATS:
-        endings = [f"`{ending}`" for ending in (*each.suffixes, *each.signs)]
+        own = [row.name for row in FORMATS if row.backend == each.backend] == [each.name]
+        backend = find_backend(each.backend) if own else None  # it has endings that many formats share, such as .json
+        names = (*each.suffixes, *each.signs, *(Path(file).suffix for file in (backend.files if backend else ())))
+        endings = [f"`{ending}`" for ending in dict.fromkeys(names)]
         extra = f"`{each.extra}`" if each.extra else ""
         old = files.get(each.name, (each.phrase, [], [], extra))
         files[each.name] = (old[0], [*old[1], *map("`{}`".format, each.aliases)], [*old[2], *endings], old[3])

@@ -40,6 +40,16 @@ def import_transformers(*names: str) -> Any:
     return transformers
 
 
+def check_weights(folder: Path, auto_class: str) -> None:
+    """Raise LoadFailed for weights that are pickles alone: transformers would say that it finds none."""
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise LoadFailed(
+            f"{pickles[0].name} is a pickle, which is not read here: convert the weights to safetensors by "
+            f"transformers.{auto_class}.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+
+
 def check_paths(folder: Path) -> None:
     """Raise LoadFailed if a model names files outside of its folder, which transformers would read.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from pilotlight.contract import trust_pickle_setting
+from pilotlight.contract import trust_pickle_advice
 from pilotlight_predictor.errors import LoadFailed
 
 
@@ -26,7 +26,10 @@ def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str
         file.seek(0)
         return file
     file.close()
-    raise LoadFailed(f"{path.name} has SHA-256 {digest}, but --trust-pickle pins {pinned}: the file has changed")
+    raise LoadFailed(
+        f"{path.name} has changed since it was pinned: its SHA-256 was {pinned} and is {digest}; if you trust the new "
+        f"file, {trust_pickle_advice(f'{path.name}={digest}')}"
+    )
 
 
 def refusal(path: Path, what: str, instead: str) -> LoadFailed:
@@ -35,7 +38,7 @@ def refusal(path: Path, what: str, instead: str) -> LoadFailed:
         digest = _digest(file)
     return LoadFailed(
         f"{path.name} holds {what}, which can run arbitrary code when loaded: {instead}, or, if you trust its author, "
-        f"set --trust-pickle {path.name}={digest} (for a manifest: {trust_pickle_setting(f'{path.name}={digest}')})"
+        f"{trust_pickle_advice(f'{path.name}={digest}')}"
     )
 
 

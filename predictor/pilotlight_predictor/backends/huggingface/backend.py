@@ -17,7 +17,12 @@ from pilotlight_predictor.backends.huggingface.pipeline import Pipeline, Pipelin
 from pilotlight_predictor.backends.huggingface.task import EMBEDDING, Task, choose_task, read_settings
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
-from pilotlight_predictor.backends.transformers_library import LOADING, check_paths, import_transformers
+from pilotlight_predictor.backends.transformers_library import (
+    LOADING,
+    check_paths,
+    check_weights,
+    import_transformers,
+)
 from pilotlight_predictor.core.backend_table import generates_text
 from pilotlight_predictor.core.batch import merge, split
 from pilotlight_predictor.core.requests import InferRequest
@@ -108,6 +113,8 @@ def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
                 kind = type(kind.from_config(config))
             weights = safe_load.load(replace(spec, path=folder / PICKLE, device=Device()), _no_code)
             source, options = None, {"config": config, "state_dict": weights}
+        else:
+            check_weights(folder, task.auto_class)
         module, report = kind.from_pretrained(
             source, dtype=PRECISIONS.get(spec.precision, "auto"), use_safetensors=True, output_loading_info=True,
             **options,

@@ -14,6 +14,7 @@ from pilotlight_predictor.backends.text.lora_layers import NO_ADAPTER, LoraLayer
 from pilotlight_predictor.backends.text.step_graphs import StepGraphs
 from pilotlight_predictor.backends.torch.cuda_graphs import SWITCH_S, CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
+from pilotlight_predictor.backends.transformers_library import check_weights
 from pilotlight_predictor.core.threads import limit_switch_interval
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
@@ -282,6 +283,7 @@ def load_model(spec: LoadSpec, folder: Path) -> TextModel:
     device = torch.device(str(spec.device))
     if spec.threads:
         torch.set_num_threads(spec.threads)
+    check_weights(folder, "AutoModelForCausalLM")
     try:
         module = AutoModelForCausalLM.from_pretrained(
             folder, dtype=PRECISIONS.get(spec.precision, "auto"), use_safetensors=True, trust_remote_code=False,

@@ -95,8 +95,8 @@ def load(spec: LoadSpec, source: Callable[[Path], UserModule]) -> Any:
         check_unpacked_memory(spec.path)
     try:
         return torch.load(spec.path, map_location=str(spec.device), weights_only=True, mmap=mmap)
-    except pickle.UnpicklingError as error:
-        raise refusal(spec.path, _MORE, _INSTEAD) from error
+    except pickle.UnpicklingError:  # its advice is to set weights_only=False
+        raise refusal(spec.path, _MORE, _INSTEAD) from None
     except (RuntimeError, EOFError, KeyError) as error:
         raise LoadFailed(f"{spec.path.name} is damaged or not a torch.save file: {error}") from error
 

@@ -143,8 +143,12 @@ class TestWeights:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with pytest.raises(LoadFailed, match=f"--trust-pickle pytorch_model.bin={digest}"):
             load_folder(folder)
-        with pytest.raises(LoadFailed, match=r"pytorch_model\.bin has SHA-256"):
+        with pytest.raises(LoadFailed, match=r"pytorch_model\.bin has changed since it was pinned"):
             load_folder(folder, {"pytorch_model.bin": "0" * 64})
+        path.rename(folder / "pytorch_model-00001-of-00002.bin")
+        convert = r"AutoModelForSequenceClassification\.from_pretrained\(FOLDER\)\.save_pretrained\(FOLDER\)"
+        with pytest.raises(LoadFailed, match=rf"^pytorch_model-00001-of-00002\.bin is a pickle, .*{convert}"):
+            load_folder(folder)
 
     def _replace_by_pickle(self, folder: Path, more: dict[str, object]) -> Path:
         import torch

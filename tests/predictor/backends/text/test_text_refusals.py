@@ -1,20 +1,22 @@
 """A request that cannot be begun fails alone, and one that a chat template chokes on is the client's to mend."""
 
 import copy
+import shutil
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.eventually import eventually
-from tests.predictor.backends.text.conftest import Heard
+from tests.predictor.backends.text.conftest import Heard, text_instance
 from tests.predictor.backends.text.tiny import tokenizer
 
 from pilotlight_predictor.backends.text import template_limits
 from pilotlight_predictor.backends.text.backend import TextInstance
 from pilotlight_predictor.backends.text.grammar import GrammarCompiler
 from pilotlight_predictor.backends.text.prompt import PromptTokenizer
-from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 
 class Choking:
@@ -78,3 +80,11 @@ def test_a_request_that_cannot_be_begun_leaves_the_others_of_its_batch_alone() -
     instance.begin(batch)
     assert len(begun) == 2
     assert isinstance(batch[1].error, AttributeError)
+
+
+def test_weights_in_a_pickle_are_refused_with_what_converts_them(tiny: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny, tmp_path / "tiny")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    convert = r"AutoModelForCausalLM\.from_pretrained\(FOLDER\)\.save_pretrained\(FOLDER\)$"
+    with pytest.raises(LoadFailed, match=rf"^pytorch_model\.bin is a pickle, .* by transformers\.{convert}"):
+        text_instance(folder)

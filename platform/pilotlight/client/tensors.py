@@ -14,7 +14,6 @@ from pilotlight.client.errors import InvalidInput
 from pilotlight.contract import NUMPY_TYPES
 from pilotlight.v2_tensors import (
     InputSpec,
-    Memory,
     Tensor,
     flatten,
     pack_bytes,
@@ -75,7 +74,9 @@ def _tensor(spec: InputSpec | None, name: str, value: "ArrayLike", model: str, b
     converted = _converted(array, spec, model)
     if not binary:
         return Tensor(name, spec.datatype, shape, data=converted.ravel().tolist())
-    return Tensor(name, spec.datatype, shape, _memory(converted))
+    # Row by row: a view of a large array, unless its elements lie in another order.
+    data = converted.tobytes() if converted.nbytes < COPIED_BYTES else converted.reshape(-1).view("u1").data
+    return Tensor(name, spec.datatype, shape, data)
 
 
 def _reshape(count: int, expected: list[int]) -> str:
@@ -159,11 +160,6 @@ def _to_bf16(array: "Array") -> "Array":
     bits = array.view("<u4")
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(array), 0x7FC0, rounded).astype("<u2")
-
-
-def _memory(array: "Array") -> Memory:
-    """Return the elements row by row: a view of a large array, unless they lie in another order."""
-    return array.tobytes() if array.nbytes < COPIED_BYTES else array.reshape(-1).view("u1").data
 
 
 def _element(value: Any, name: str, model: str) -> bytes:

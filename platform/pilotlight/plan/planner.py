@@ -240,14 +240,10 @@ def _plan(
     scraping = document_annotations.first(document_annotations.SCRAPING, service.annotations)[1] != "false"
     own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
     return Plan(
-        name=service.name,
-        namespace=service.namespace,
-        mode=service_mode(modes),
-        workloads=workloads,
+        name=service.name, namespace=service.namespace, mode=service_mode(modes), workloads=workloads,
         entry=next((work.name for work in workloads if work.role == entry and not work.canary), ""),
         service_account=names.service_account(service.name) if own_account and workloads else "",
-        labels={**service.labels, **names.service_labels(service.group, service.name)},
-        hosts=hosts if public else (),
+        labels={**service.labels, **names.service_labels(service.group, service.name)}, hosts=hosts if public else (),
         mapped_host=hosts[0] if mapped and modes[entry] == "serverless" else "",
         gateway=dict(capabilities.route_parent) if public else {},
         monitoring=capabilities.prometheus_operator and scraping,
@@ -255,10 +251,9 @@ def _plan(
         annotations=document_annotations.for_workload_objects(service.annotations),
         activator=activator_of(workloads, service, capabilities),
         access_file=encode(access_annotations.rules(document_annotations.for_workload_objects(service.annotations)))
-        if any(work.enforces_access for work in workloads)
-        else "",
+        if any(work.enforces_access for work in workloads) else "",
         prometheus_namespace=_namespace_of(capabilities.prometheus),
-    )
+    )  # fmt: skip
 
 
 def _hosts(service: Service, capabilities: Capabilities) -> tuple[str, ...]:

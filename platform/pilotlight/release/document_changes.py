@@ -71,15 +71,12 @@ def _named(items: Json) -> bool:
 
 def _models(before: Mapping[str, Json], after: Mapping[str, Json]) -> Iterator[FieldChange]:
     """Yield the models whose files changed under the same URI: `model ./model: ~ model.py`."""
-    old, new = (decode(_annotations(each).get(ANNOTATION_PINS, "")) for each in (before, after))
+    metadata = (each.get("metadata") or {} for each in (before, after))
+    old, new = (decode((each.get("annotations") or {}).get(ANNOTATION_PINS, "")) for each in metadata)
     for uri, pin in new.items():
         if uri in old and old[uri].digest != pin.digest:
             files = ", ".join(changed_files(old[uri], pin)) or f"{old[uri].digest} → {pin.digest}"
             yield FieldChange(f"model {uri}", old[uri].digest, files)
-
-
-def _annotations(document: Mapping[str, Json]) -> Mapping[str, str]:
-    return (document.get("metadata") or {}).get("annotations") or {}
 
 
 def _short(value: Json) -> str:

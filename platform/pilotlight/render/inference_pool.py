@@ -29,7 +29,7 @@ METRICS: Final = {
         "--total-running-requests-metric=sglang:num_running_reqs",
         "--kv-cache-usage-percentage-metric=sglang:token_usage",
         "--cache-info-metric=sglang:cache_config_info",
-    ),
+    )
 }
 SECURITY: Final = {
     "allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]},

@@ -85,38 +85,24 @@ def template_values(plan: Plan) -> dict[str, Json]:
 
 def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
     return {
-        "role": work.role,
-        "name": work.name,
-        "mode": work.mode,
-        "cluster": work.cluster if work.mode == "multi-node" else "",
-        "revision": {"name": work.revision},
-        "labels": {**plan.labels, **work.labels},
-        "annotations": {**plan.annotations, **work.annotations},
-        "selector": http_routes.selector_of(work),
-        "serviceSelector": http_routes.service_selector_of(work),
+        "role": work.role, "name": work.name, "mode": work.mode,
+        "cluster": work.cluster if work.mode == "multi-node" else "", "revision": {"name": work.revision},
+        "labels": {**plan.labels, **work.labels}, "annotations": {**plan.annotations, **work.annotations},
+        "selector": http_routes.selector_of(work), "serviceSelector": http_routes.service_selector_of(work),
         "serviceLabels": http_routes.service_labels(plan, work),
         "headlessName": names.headless(work.name) if http_routes.is_headless(plan, work) else "",
-        "monitorSelector": names.selector(work.name),
-        "template": _labelled(work, work.template),
+        "monitorSelector": names.selector(work.name), "template": _labelled(work, work.template),
         "workerTemplate": _labelled(work, work.worker_template) if work.worker_template is not None else None,
-        "groupSize": work.group_size,
-        "replicas": work.replicas,
-        "strategy": work.strategy,
-        "progressDeadlineSeconds": work.progress_deadline_seconds,
-        "containerConcurrency": work.container_concurrency,
-        "timeoutSeconds": work.timeout_seconds,
-        "traffic": http_routes.traffic_of(work),
-        "ports": http_routes.ports_of(work),
-        "network": http_routes.network_of(plan, work),
-        "disruption": work.disruption,
-        "scaling": _scaling(work),
+        "groupSize": work.group_size, "replicas": work.replicas, "strategy": work.strategy,
+        "progressDeadlineSeconds": work.progress_deadline_seconds, "containerConcurrency": work.container_concurrency,
+        "timeoutSeconds": work.timeout_seconds, "traffic": http_routes.traffic_of(work),
+        "ports": http_routes.ports_of(work), "network": http_routes.network_of(plan, work),
+        "disruption": work.disruption, "scaling": _scaling(work),
         "authentications": [{"name": name, "spec": spec} for name, spec in work.scaling.authentications.items()],
-        "interceptor": _interceptor(plan, work),
-        "monitored": plan.monitoring and work.metrics_port is not None,
-        "metricsPort": work.metrics_port,
-        "metricsPortName": http_routes.metrics_port_name_of(work),
+        "interceptor": _interceptor(plan, work), "monitored": plan.monitoring and work.metrics_port is not None,
+        "metricsPort": work.metrics_port, "metricsPortName": http_routes.metrics_port_name_of(work),
         "clusters": _ray_clusters(work),
-    }
+    }  # fmt: skip
 
 
 def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
@@ -131,20 +117,13 @@ def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
 def _scaling(work: Workload) -> dict[str, Json]:
     scaling: Scaling = work.scaling
     return {
-        "scaler": scaling.scaler,
-        "target": {**http_routes.SCALE_TARGETS.get(work.mode, {}), "name": work.name},
-        "minReplicas": scaling.min_replicas,
-        "maxReplicas": scaling.max_replicas,
-        "annotations": scaling.annotations,
-        "metrics": scaling.metrics,
-        "behavior": scaling.behavior,
-        "triggers": [_trigger(trigger) for trigger in scaling.triggers],
-        "fallback": scaling.fallback,
-        "modifiers": scaling.modifiers,
-        "pollingInterval": scaling.polling_interval,
-        "cooldownPeriod": scaling.cooldown_period,
-        "initialCooldownPeriod": scaling.initial_cooldown_period,
-    }
+        "scaler": scaling.scaler, "target": {**http_routes.SCALE_TARGETS.get(work.mode, {}), "name": work.name},
+        "minReplicas": scaling.min_replicas, "maxReplicas": scaling.max_replicas, "annotations": scaling.annotations,
+        "metrics": scaling.metrics, "behavior": scaling.behavior,
+        "triggers": [_trigger(trigger) for trigger in scaling.triggers], "fallback": scaling.fallback,
+        "modifiers": scaling.modifiers, "pollingInterval": scaling.polling_interval,
+        "cooldownPeriod": scaling.cooldown_period, "initialCooldownPeriod": scaling.initial_cooldown_period,
+    }  # fmt: skip
 
 
 def _trigger(trigger: Trigger) -> dict[str, Json]:

@@ -66,10 +66,13 @@ def scenario_of(
     """
     workload = served_workload(plan, component)
     documents = [each.document for each in manifests]
-    document = next((each for each in documents if _names(each) == workload.name and "template" in _spec(each)), None)
+    named = (each for each in documents if each["metadata"]["name"] == workload.name)
+    document = next((each for each in named if "template" in _spec(each)), None)
     if document is None:
-        return _with_resources(Scenario(workload.name, plan.namespace, workload.mode, _fixed(workload)), workload)
-    autoscaler = next((each for each in documents if _scales(each, workload.name)), None)
+        fixed = Fixed(max(1, workload.scaling.min_replicas) if workload.replicas is None else workload.replicas)
+        return _with_resources(Scenario(workload.name, plan.namespace, workload.mode, fixed), workload)
+    scaled = ((each, _spec(each).get("scaleTargetRef") or {}) for each in documents if each.get("kind") in AUTOSCALERS)
+    autoscaler = next((each for each, target in scaled if target.get("name") == workload.name), None)
     scaling, notes = _scaling(document, autoscaler)
     serverless = isinstance(scaling, Kpa)
     if isinstance(scaling, Kpa):
@@ -104,10 +107,6 @@ def served_workload(plan: Plan, component: str) -> Workload:
     if not plan.workloads:
         raise UsageError(f"{plan.name} has no replicas: there is nothing to simulate")
     return next((each for each in plan.workloads if each.role in ("predictor", "engine")), plan.workloads[0])
-
-
-def _fixed(workload: Workload) -> Scaling:
-    return Fixed(workload.replicas if workload.replicas is not None else max(1, workload.scaling.min_replicas))
 
 
 def _with_resources(scenario: Scenario, workload: Workload) -> Scenario:
@@ -149,11 +148,3 @@ SIMULATED: Final = ("prometheus", "external-push", "cpu", "cron")
 def _spec(document: Mapping[str, Json]) -> Mapping[str, Json]:
     spec = document.get("spec")
     return spec if isinstance(spec, Mapping) else {}
-
-
-def _names(document: Mapping[str, Json]) -> str:
-    return str((document.get("metadata") or {}).get("name") or "")
-
-
-def _scales(document: Mapping[str, Json], workload: str) -> bool:
-    return document.get("kind") in AUTOSCALERS and (_spec(document).get("scaleTargetRef") or {}).get("name") == workload

@@ -71,17 +71,11 @@ def _component(role: Role, value: Mapping[str, Json], path: str, context: Docume
         for index, each in enumerate(scaling.get("metrics", ()))
     )
     result = component(
-        role,
-        value,
-        timeout_seconds=value.get("timeout"),
-        scale_metric_type=value.get("scaleMetricType"),
-        metrics=tuple(metric for metric in metrics if metric is not None),
-        behavior=scaling.get("behavior", {}),
-        batcher=value.get("batcher"),
-        logger=value.get("logger"),
-        storage_uris=tuple(value.get("storageUris", ())),
+        role, value, timeout_seconds=value.get("timeout"), scale_metric_type=value.get("scaleMetricType"),
+        metrics=tuple(metric for metric in metrics if metric is not None), behavior=scaling.get("behavior", {}),
+        batcher=value.get("batcher"), logger=value.get("logger"), storage_uris=tuple(value.get("storageUris", ())),
         **own,
-    )
+    )  # fmt: skip
     check_component(result, path, context)
     return result
 

@@ -89,16 +89,13 @@ def load(
             apply_sets(node, sets, problems)
             annotation_checks.move_to_annotation(node, problems)
             check_annotations(node, problems)
-            inline_examples(node, problems, _no_file if objects else _file_text)
+            read = _no_file if objects else lambda path: Path(path).read_text(encoding="utf-8")
+            inline_examples(node, problems, read)
             services.append(_READERS[kind, version](node, problems, namespace))
         else:
             _reject_kind(node, kind, version, problems)
     _reject_duplicates(services, problems)
     return LoadedDocuments(tuple(services), tuple(catalogue_nodes), problems, tuple(companions))
-
-
-def _file_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
 
 
 def _no_file(path: str) -> str:

@@ -55,17 +55,10 @@ def read_service(node: Node, problems: Problems, namespace: str = "default") -> 
         components["engine"] = replace(components["engine"], **own)
     runtime = spec.get("runtime", {"name": older["runtime"]} if "runtime" in older else {})
     return service(
-        "ome",
-        value,
-        namespace,
-        components,
-        context,
-        model=model,
-        adapters=weights,
-        runtime=_reference(runtime, "ClusterServingRuntime"),
-        keda=_keda(spec.get("kedaConfig")),
+        "ome", value, namespace, components, context, model=model, adapters=weights,
+        runtime=_reference(runtime, "ClusterServingRuntime"), keda=_keda(spec.get("kedaConfig")),
         accelerator=spec.get("acceleratorSelector"),
-    )
+    )  # fmt: skip
 
 
 def _locations(node: Node) -> dict[str, SourceLocation]:
@@ -91,18 +84,13 @@ def _components(spec: Mapping[str, Json], context: DocumentContext) -> dict[Role
 
 def _component(role: Role, value: Mapping[str, Json], path: str, context: DocumentContext) -> Component:
     result = component(
-        role,
-        {name: entry for name, entry in value.items() if name != "resources"},
-        runner=_runner(value, path, context),
-        leader=_group(value.get("leader"), f"{path}.leader", context),
+        role, {name: entry for name, entry in value.items() if name != "resources"},
+        runner=_runner(value, path, context), leader=_group(value.get("leader"), f"{path}.leader", context),
         worker=_group(value.get("worker", value.get("workerSpec")), f"{path}.worker", context, size=1),
-        timeout_seconds=value.get("timeoutSeconds"),
-        min_available=value.get("minAvailable"),
-        max_unavailable=value.get("maxUnavailable"),
-        keda=_keda(value.get("kedaConfig")),
-        config=value.get("config", {}),
-        accelerator=value.get("acceleratorOverride"),
-    )
+        timeout_seconds=value.get("timeoutSeconds"), min_available=value.get("minAvailable"),
+        max_unavailable=value.get("maxUnavailable"), keda=_keda(value.get("kedaConfig")),
+        config=value.get("config", {}), accelerator=value.get("acceleratorOverride"),
+    )  # fmt: skip
     check_component(result, path, context)
     return result
 

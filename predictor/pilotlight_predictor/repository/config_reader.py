@@ -41,11 +41,8 @@ def _config(document: ConfigDocument) -> ModelConfig:
     values = document.values
     raw = raw_config(values)
     return ModelConfig(
-        name=values.get("name", ""),
-        backend=values.get("backend", ""),
-        platform=values.get("platform", ""),
-        max_batch_size=values.get("max_batch_size", 0),
-        inputs=tuple(map(_tensor, values.get("input", []))),
+        name=values.get("name", ""), backend=values.get("backend", ""), platform=values.get("platform", ""),
+        max_batch_size=values.get("max_batch_size", 0), inputs=tuple(map(_tensor, values.get("input", []))),
         outputs=tuple(map(_tensor, values.get("output", []))),
         instance_groups=tuple(map(_instance_group, values.get("instance_group", []))),
         dynamic_batching=_dynamic_batching(values.get("dynamic_batching")),
@@ -59,10 +56,8 @@ def _config(document: ConfigDocument) -> ModelConfig:
         parameters={key: item.get("string_value", "") for key, item in values.get("parameters", {}).items()},
         metric_tags=values.get("metric_tags", {}),
         decoupled=values.get("model_transaction_policy", {}).get("decoupled", False),
-        sequence_batching=raw.get("sequence_batching"),
-        explicit_fields=frozenset(values),
-        raw=raw,
-    )
+        sequence_batching=raw.get("sequence_batching"), explicit_fields=frozenset(values), raw=raw,
+    )  # fmt: skip
 
 
 def _tensor(values: Values) -> TensorConfig:

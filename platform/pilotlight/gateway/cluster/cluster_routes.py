@@ -151,11 +151,7 @@ def _services(view: ClusterView) -> dict[ObjectKey, EntryService]:
 
 
 def _route(
-    view: ClusterView,
-    key: ObjectKey,
-    shares: Shares,
-    backends: tuple[Backend, ...],
-    hosts: tuple[str, ...],
+    view: ClusterView, key: ObjectKey, shares: Shares, backends: tuple[Backend, ...], hosts: tuple[str, ...]
 ) -> Route:
     """Return the route, closed if its annotations cannot be parsed: routes of other tenants must not fail with it."""
     variants = {name: view.workloads[key[0], name] for name, _ in shares}

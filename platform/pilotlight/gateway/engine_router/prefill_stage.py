@@ -81,7 +81,8 @@ class PrefillStage:
             return
         replica = next(self._by_load())
         half.replica = replica.id
-        head = with_headers(request.prepared.upstream_head, {PREFILLER: _address(replica)}, SIDECAR_HEADERS)
+        host = f"[{replica.host}]" if ":" in replica.host else replica.host
+        head = with_headers(request.prepared.upstream_head, {PREFILLER: f"{host}:{replica.port}"}, SIDECAR_HEADERS)
         request.rewrite(head)
         self._submit(request)
 
@@ -220,7 +221,3 @@ def _fail(request: ProxiedRequest, error: ErrorResponse) -> None:
     """Fail the request, unless a decoder has begun to answer it."""
     if not request.finished and not request.response_started:
         request.cancel(error)
-
-
-def _address(replica: Replica) -> str:
-    return f"[{replica.host}]:{replica.port}" if ":" in replica.host else f"{replica.host}:{replica.port}"

@@ -13,13 +13,7 @@ from pilotlight.gateway.proxy.model_routes import openai_error
 from pilotlight.gateway.proxy.prefix_index import Prompt
 from pilotlight.gateway.proxy.prepare_request import MODELS_PAGE, PreparedRequest, with_headers
 from pilotlight.gateway.proxy.response_observers import Observation
-from pilotlight.gateway.proxy.responses import (
-    BODY_TIMEOUT,
-    CONNECTION_LOST,
-    TIMED_OUT,
-    ErrorResponse,
-    render_error,
-)
+from pilotlight.gateway.proxy.responses import BODY_TIMEOUT, CONNECTION_LOST, TIMED_OUT, ErrorResponse, render_error
 from pilotlight.gateway.proxy.tunnel import start_tunnel
 from pilotlight.gateway.proxy.upstream import LiveReplica, Upstream
 from pilotlight.wire.http1_strict_parser import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines

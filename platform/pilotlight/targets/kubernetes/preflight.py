@@ -211,13 +211,11 @@ def _gateway(cluster: Cluster, namespace: str, name: str, home: str) -> Iterator
         existing = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in gateways]
         other = f", or set an existing one as routeParent in --capabilities ({', '.join(existing)})" if existing else ""
         yield f"the Gateway {namespace}/{name}, the parent of the route, does not exist: create it{other}"
-    elif namespace != home and all(_same_namespace_only(each) for each in gateway["spec"]["listeners"]):
+        return
+    allowed = [(each.get("allowedRoutes") or {}).get("namespaces") or {} for each in gateway["spec"]["listeners"]]
+    if namespace != home and all(each.get("from", "Same") == "Same" for each in allowed):
         fix = "set allowedRoutes.namespaces.from: All on one of its listeners"
         yield f"the Gateway {namespace}/{name} accepts routes of its own namespace only, not of {home}: {fix}"
-
-
-def _same_namespace_only(listener: Document) -> bool:
-    return str(((listener.get("allowedRoutes") or {}).get("namespaces") or {}).get("from", "Same")) == "Same"
 
 
 def scalers(cluster: Cluster, manifests: Sequence[Document]) -> Iterator[str]:

@@ -57,7 +57,8 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
     rows = [line.split("|") for line in printed.splitlines()]
     yield Finding("ok", "controller", f"answers; partitions: {', '.join(name for name, *_ in rows)}")
     yield _partition(options.get("partition", ""), {name: state for name, state, _ in rows})
-    elsewhere = [name for name in map(_host, nodes) if name != socket.gethostname().partition(".")[0]]
+    hosts = (fields(line).get("NodeHostName", "").partition(".")[0] for line in nodes)
+    elsewhere = [host for host in hosts if host != socket.gethostname().partition(".")[0]]
     if not elsewhere:
         yield Finding("ok", "files", "this machine is the only node")
         return
@@ -77,10 +78,6 @@ def gpus(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> 
         raise UsageError(f"partition = {partition}: the cluster has no such partition", f"there are: {there}")
     devices = [line.partition("|")[2] for line in printed.splitlines()]
     return None if any(each.startswith("gpu") or ",gpu" in each for each in devices) else 0
-
-
-def _host(line: str) -> str:
-    return fields(line).get("NodeHostName", "").partition(".")[0]
 
 
 def _partition(name: str, states: Mapping[str, str]) -> Finding:

@@ -91,11 +91,6 @@ def signal_flags(name: str) -> tuple[str, ...]:
     return {"pyxis": (), "enroot": ("--full",)}.get(name, ("--batch",))
 
 
-def _direct(job: SlurmJob) -> str:
-    """Run the predictor as a process of the node, from this installation on the shared file system."""
-    return f"exec {_server(job)}\n"
-
-
 def _apptainer(job: SlurmJob, program: str = "apptainer") -> str:
     image = job.image if job.image.endswith(".sif") else f"docker://{job.image}"
     verb = "exec" if job.command else "run"
@@ -149,7 +144,8 @@ def _each(flag: str, values: Iterable[str]) -> list[str]:
 
 
 CONTAINERS: Final[Mapping[str, Callable[[SlurmJob], str]]] = {
-    "none": _direct,
+    # A process of the node, from this installation on the shared file system.
+    "none": lambda job: f"exec {_server(job)}\n",
     "pyxis": _pyxis,
     "enroot": _enroot,
     "apptainer": _apptainer,

@@ -23,7 +23,8 @@ class Redactor:
 
     def __init__(self, fields: Iterable[str], patterns: Iterable[str]) -> None:
         self._names = {name.lower() for name in fields if not name.startswith("$")}
-        self._paths = [_steps(path) for path in fields if path.startswith("$")]
+        paths = (_STEP.finditer(path) for path in fields if path.startswith("$"))
+        self._paths = [tuple(step[1] or f"[{step[2]}]" for step in path) for path in paths]
         self._patterns = [compiled(pattern) for pattern in patterns]
 
     @property
@@ -96,10 +97,6 @@ def is_field(field: str) -> bool:
     if field.startswith("$"):
         return bool(re.fullmatch(rf"\$(?:{_STEP.pattern})+", field))
     return bool(re.fullmatch(r"[^\s/.*\[\]](?:[^.*\[\]]*[^\s.*\[\]])?", field))
-
-
-def _steps(path: str) -> tuple[str, ...]:
-    return tuple(match[1] or f"[{match[2]}]" for match in _STEP.finditer(path))
 
 
 def _redact_path(value: Json, steps: tuple[str, ...]) -> Json:

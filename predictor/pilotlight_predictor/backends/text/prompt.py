@@ -13,12 +13,7 @@ import msgspec
 from pilotlight_predictor.backends.text.template_limits import TemplateStopped, check_template, render_within_limits
 from pilotlight_predictor.backends.text.tool_calls import FORMATS, ToolCallFormat, find_format
 from pilotlight_predictor.backends.transformers_library import CHARACTERS
-from pilotlight_predictor.core.generation_params import (
-    BadField,
-    TaskNotSupported,
-    call_arguments,
-    check_tool_messages,
-)
+from pilotlight_predictor.core.generation_params import BadField, TaskNotSupported, call_arguments, check_tool_messages
 from pilotlight_predictor.errors import BadRequest
 
 

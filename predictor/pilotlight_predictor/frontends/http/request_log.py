@@ -38,7 +38,8 @@ class RequestLogger:
         def finish_and_log(response: HttpResponse) -> None:
             request.finish = finish  # break the cycle: it would hold the body until the next garbage collection
             if isinstance(response.body, list):  # before it is sent: its buffers may be reused
-                log_response(response, _first(response.body, self._limit), sum(map(_size, response.body)))
+                size = sum(memoryview(piece).nbytes for piece in response.body)
+                log_response(response, _first(response.body, self._limit), size)
             else:
                 response.body = self._capture(response.body, lambda *body: log_response(response, *body))
             finish(response)
@@ -76,7 +77,3 @@ def _first(pieces: Iterable[Buffer], limit: int) -> bytes:
             break
         found += memoryview(piece).cast("B")[: limit - len(found)]
     return bytes(found)
-
-
-def _size(piece: Buffer) -> int:
-    return memoryview(piece).nbytes

@@ -21,14 +21,8 @@ from pilotlight_predictor.protocols.json_values import PIECE, document_pieces
 from pilotlight_predictor.protocols.openai.request import Prompt, TextRequest
 
 TEXT_OUTPUTS: Final = (
-    "text_output",
-    "finish_reason",
-    "index",
-    "num_input_tokens",
-    "num_output_tokens",
-    "logprobs",
-    "tool_calls",
-)
+    "text_output", "finish_reason", "index", "num_input_tokens", "num_output_tokens", "logprobs", "tool_calls",
+)  # fmt: skip
 MEDIA: Final = {"image_url": "images", "video_url": "videos"}
 ADDRESS: Final = re.compile(r"\s*[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 MAX_SLICE: Final = 1 << 22  # characters of base64, decoded in 10 ms

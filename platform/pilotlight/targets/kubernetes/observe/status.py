@@ -260,10 +260,11 @@ def status_of(snapshot: Snapshot, warnings: Sequence[str] = ()) -> ServiceStatus
     revisions = revision_rows(snapshot)
     phase, message = phase_of(snapshot, revisions)
     urls = addresses(snapshot)
+    knative = {each["metadata"]["name"]: each.get("status") or {} for each in snapshot.workloads if is_knative(each)}
     return ServiceStatus(
         *snapshot.key, snapshot.generation, phase, urls.get("http", ""),
         mode="/".join(sorted({MODES[each["kind"]] for each in snapshot.workloads})), urls=urls,
-        component_urls={each["metadata"]["name"]: url for each in snapshot.workloads if (url := _knative_url(each))},
+        component_urls={name: str(url) for name, status in knative.items() if (url := status.get("url"))},
         conditions=tuple(_conditions(snapshot, phase, message, revisions)), revisions=tuple(revisions), message=message,
         overrides=read_overrides(snapshot.workloads), warnings=(*warnings, *_warnings(snapshot)),
         target="kubernetes",
@@ -360,10 +361,6 @@ def addresses(snapshot: Snapshot) -> dict[str, str]:
             host, number = str(ingress.get("ip") or ingress.get("hostname")), each["spec"]["ports"][0]["port"]
             urls["load_balancer"] = f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
     return urls
-
-
-def _knative_url(workload: Document) -> str:
-    return str((workload.get("status") or {}).get("url") or "") if is_knative(workload) else ""
 
 
 def _conditions(

@@ -348,16 +348,9 @@ class Supervisor:
 def _record(launch: Launch, home: Home) -> Replica:
     revision, ports = launch.revision, container_command.ports(launch.revision.container)
     return Replica(
-        id=launch.replica,
-        namespace=revision.namespace,
-        service=revision.service,
-        workload=revision.workload,
-        revision=revision.name,
-        checks=container_command.checks(launch, home),
-        port=ports.http,
-        grpc_port=ports.grpc,
-        metrics_port=ports.metrics,
-        launcher=revision.target,
+        id=launch.replica, namespace=revision.namespace, service=revision.service, workload=revision.workload,
+        revision=revision.name, checks=container_command.checks(launch, home), port=ports.http, grpc_port=ports.grpc,
+        metrics_port=ports.metrics, launcher=revision.target,
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
         parking=parking_of(revision.container, revision.service),
-    )
+    )  # fmt: skip

@@ -59,7 +59,8 @@ class SeriesStore:
         for line in text.splitlines():
             name = line.partition("{")[0].partition(" ")[0]
             if name in self._names and (match := _LINE.fullmatch(line)):
-                own = _labels(match[2] or "")
+                quoted = _LABEL.findall(match[2] or "")
+                own = {key: re.sub(r"\\.", lambda m: _ESCAPES.get(m[0], m[0]), value) for key, value in quoted}
                 if all(len(value) <= regexes.LENGTH for value in own.values()):
                     self._add(name, {**own, **labels}, float(match[3]), now)
         self._add(UP, labels, 1.0, now)
@@ -130,10 +131,6 @@ def at(series: Series, now: float) -> float | None:
 def within(series: Series, now: float, range_s: float) -> list[tuple[float, float]]:
     limits = (bisect_right(series.points, at, key=_time) for at in (now - range_s, now))
     return [point for point in islice(series.points, *limits) if not math.isnan(point[1])]
-
-
-def _labels(text: str) -> dict[str, str]:
-    return {name: re.sub(r"\\.", lambda m: _ESCAPES.get(m[0], m[0]), value) for name, value in _LABEL.findall(text)}
 
 
 def matches(labels: Mapping[str, str], matcher: tuple[str, str, str]) -> bool:

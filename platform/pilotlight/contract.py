@@ -163,11 +163,6 @@ TOKEN_BUCKETS: Final = tuple(4**power for power in range(14))
 BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def trust_pickle_advice(pins: str) -> str:
-    """Return what the predictor says to set; `deploy` prints its own form instead."""
-    return f"set --trust-pickle {pins} (for a manifest: {trust_pickle_setting(pins)})"
-
-
 def trust_pickle_setting(pins: str, index: int | None = None) -> str:
     """Return the option that sets the pins of pickles, FILE=SHA256, in a manifest, as a shell reads it.
 

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import pickle
+import re
 import shlex
 import shutil
 import time
@@ -11,13 +12,16 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import joblib
 import pytest
+import skops.io
 import torch
 import yaml
 from safetensors.torch import save_file
 from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
 from tests.cli.conftest import Call
 from tests.embedded import IRIS, Platform
 from tests.object_stores import Bucket, moto, s3_bucket
@@ -182,10 +186,28 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     (folder / "wine.pkl").write_bytes(pickle.dumps({"another": "object"}))
     changed = call("deploy", "-f", "wine.yaml", option, setting, "--dry-run")
     assert changed.code == 2
-    assert "wine.pkl has changed: INFERENCE_TRUST_PICKLE pins another SHA-256" in changed.err
+    (new,) = re.findall(r"value: \"wine\.pkl=(\w{64})", changed.err)
+    assert f"wine.pkl has changed since it was pinned: its SHA-256 was {digest} and is {new}\n  if you" in changed.err
+    assert "if you trust the new file: the same command with --set '" in changed.err
     elsewhere = call("deploy", "s3://models/wine.pkl", "--trust-pickle", "--dry-run")
     assert elsewhere.code == 2
     assert "is not on this machine" in elsewhere.err
+
+
+def test_skops_is_refused_only_for_types_that_are_not_known_to_be_safe(call: Call, folder: Path) -> None:
+    skops.io.dump(DecisionTreeClassifier().fit([[0.0], [1.0]], [0, 1]), folder / "tree.skops")
+    assert call("deploy", "tree.skops", "--dry-run").code == 0
+    skops.io.dump({"a": SimpleNamespace(b=1)}, folder / "odd.skops")
+    assert call("deploy", "odd.skops", "--trust-pickle", "--save", "odd.yaml", "--dry-run").code == 0
+    document = yaml.safe_load((folder / "odd.yaml").read_text())
+    assert document["spec"]["predictor"]["model"].pop("env")[0]["value"].startswith("odd.skops=")
+    (folder / "odd.yaml").write_text(yaml.safe_dump(document))
+    for words, fix in ((["odd.skops"], "odd.skops --dry-run --trust-pickle"), (["-f", "odd.yaml"], "with --set 'spec")):
+        done = call("deploy", *words, "--dry-run")
+        assert (done.code, done.out) == (2, "")
+        assert "odd.skops holds types that are not known to be safe (types.SimpleNamespace): loading" in done.err
+        assert fix in done.err
+        assert "else save it in another format, such as ONNX\n" in done.err
 
 
 def test_the_name_of_a_pickle_cannot_pin_it(folder: Path) -> None:
@@ -251,6 +273,10 @@ def test_weights_without_the_class_of_their_module_are_refused_before_a_start(ca
         done = call("deploy", f"weights/{name}", "--dry-run")
         assert (done.code, done.out) == (2, "")
         assert f"weights/{name} holds only weights, without the class of their module\n  put a model.py " in done.err
+        (folder / "net.yaml").write_text(SERVICE.replace("./model.onnx", f"weights/{name}").replace("onnx", "pytorch"))
+        done = call("deploy", "-f", "net.yaml", "--dry-run")
+        assert (done.code, done.out) == (2, "")
+        assert f": {name} holds only weights, without the class of their module\n" in done.err
     (weights / "net.py").write_text("import torch\nclass Net(torch.nn.Module): ...\n")
     assert (
         "net.py defines Net: if it is that class, put it with its imports into model.py\n"
@@ -511,6 +537,29 @@ def test_another_model_keeps_the_access_rules_and_settings_of_its_service(
     saved = yaml.safe_load((folder / "saved.yaml").read_text())
     assert annotations.items() <= saved["metadata"]["annotations"].items()
     assert "unchanged" in call("deploy", "-f", "saved.yaml").err
+
+
+def test_a_pickle_that_is_refused_at_its_start_is_trusted_in_the_form_of_the_command(
+    platform: Platform, bucket: Bucket, call: Call, folder: Path
+) -> None:
+    (folder / "wines" / "1").mkdir(parents=True)
+    (folder / "wines" / "config.pbtxt").write_text("")
+    shutil.copy(folder / "wine.pkl", folder / "wines" / "1" / "model.pkl")
+    content = (folder / "wine.pkl").read_bytes()
+    bucket.put("stored.pkl", content)
+    pin = f"model.pkl={hashlib.sha256(content).hexdigest()}"
+    assert call("deploy", "./wines", "--save", "wines.yaml", "--dry-run").code == 0
+    option = f"""--set 'spec.predictor.model.env=[{{name: INFERENCE_TRUST_PICKLE, value: "stored{pin[5:]}"}}]'"""
+    lines = f'write under model in its manifest:\n    env:\n    - name: INFERENCE_TRUST_PICKLE\n      value: "{pin}"\n'
+    stored = [bucket.uri("stored.pkl"), "--set", "spec.predictor.model.runtime=pilotlight"]
+    for words, fix in (
+        (["./wines"], "the same command with --trust-pickle\n"),
+        (["-f", "wines.yaml"], lines),
+        (stored, f"the same command with {option}\n"),
+    ):
+        done = call("deploy", *words)
+        assert done.code == 1
+        assert f"if you trust its author, {fix}" in done.err, done.err
 
 
 def test_a_manifest_whose_model_cannot_be_replaced_is_refused(platform: Platform, call: Call, folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.release.pickle_trust import RUNS_CODE, pins_of
+from pilotlight.release.model_check import check_module, pins_of, untrusted_files, why_untrusted
 from pilotlight.targets.table import EMBEDDED
 from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import (
@@ -28,10 +28,7 @@ from pilotlight.wire.model_formats import (
     detect,
     detect_file,
     find_format,
-    holds_only_weights,
-    missing_module,
     model_name,
-    pickle_files,
     split_object,
 )
 from pilotlight.wire.model_formats.onnx_inputs import fixed_batch
@@ -105,7 +102,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
         raise UsageError(f"{word} is of no known format; name it with --format: {names}")
     if detected is not None and known == own:
-        _check_module(word, detected)
+        check_module(word, detected)
     if known and known.backend and known.suffixes and local and not detected:
         _check_suffix(Path(path), known)
     name = known.name if known else model_format
@@ -141,17 +138,6 @@ def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> Non
         raise UsageError(message, f"name the file: platformctl deploy {file}")
 
 
-def _check_module(word: str, model: Detected) -> None:
-    """Raise UsageError for weights of torch without the file that has the class of their module."""
-    whole = model.file.is_dir()
-    folder = model.file if whole else model.file.parent
-    if any(next(folder.glob(sign), None) for sign in ("model.py", "aot", *(["*/model.py"] if whole else ()))):
-        return  # the last one lies in the folder of a version
-    pickled = model.format.name == "pytorch" and not whole and holds_only_weights(model.file)
-    if pickled or model.format.name == "safetensors":
-        raise UsageError(f"{word} holds only weights, without the class of their module", missing_module(folder))
-
-
 def _hugging_face_folder(path: Path) -> Path | None:
     """Return the folder of a Hugging Face model that this file holds the weights of; None: it is no such file."""
     if not path.is_file() or path.suffix not in (".safetensors", ".bin"):
@@ -175,9 +161,9 @@ def _check_served(path: str, name: str) -> None:
     except (SyntaxError, ValueError):
         return  # the predictor reports it
     own = [node for node in body if isinstance(node, _DEFINITION) and node.name[0] != "_"]
-    able = [
-        n for n in own if n.name in _SERVED or (isinstance(n, ast.ClassDef) and (n.bases or _methods(n) & _METHODS))
-    ]
+    classes = [node for node in own if isinstance(node, ast.ClassDef)]
+    able = any(n.bases or any(getattr(each, "name", "") in _METHODS for each in n.body) for n in classes)
+    able = able or any(node.name in _SERVED for node in own)
     imports = any(isinstance(node, ast.ImportFrom) for node in body)  # perhaps of a predict
     if own and not able and not imports:
         word = shlex.quote(f"{path.rstrip('/')}:{own[0].name}")
@@ -188,10 +174,6 @@ def _check_served(path: str, name: str) -> None:
 
 def _code(path: str) -> Path:
     return Path(path, "model.py") if os.path.isdir(path) else Path(path)
-
-
-def _methods(node: ast.ClassDef) -> set[str]:
-    return {each.name for each in node.body if isinstance(each, _DEFINITION)}
 
 
 def _check_class(path: Path, name: str) -> None:
@@ -258,10 +240,10 @@ def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.M
         may_be = model.format == "sklearn" and not model.uri.endswith(".skops")
         return replace(model, pickle=PurePosixPath(model.uri).name if may_be else "")
     if not trust:
-        pickles = pickle_files(path)
-        return replace(model, pickle=pickles[0].name if pickles else "")
+        pickles = untrusted_files(path)
+        return replace(model, pickle=pickles[0].name, untrusted=why_untrusted(pickles[0])) if pickles else model
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    pinned = [each for each in files if each.suffix in (*PICKLE_SUFFIXES, ".pt", ".pth", ".pt2", ".ckpt")]
+    pinned = [each for each in files if each.suffix in (*PICKLE_SUFFIXES, ".skops", ".pt", ".pth", ".pt2", ".ckpt")]
     if not pinned:
         raise UsageError(f"--trust-pickle: {model.uri} holds no pickle")
     pins = pins_of(pinned)
@@ -272,7 +254,7 @@ def pickle_warning(model: scaffold.Model) -> str:
     """Return what is wrong with a model that our predictor would refuse: it is a pickle that is not pinned."""
     if not model.pickle or not model.ours or ENV_TRUST_PICKLE in model.env:
         return ""
-    return f"{model.pickle} {RUNS_CODE}"
+    return f"{model.pickle} {model.untrusted}"
 
 
 def _size(path: Path) -> int:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from pilotlight.contract import trust_pickle_setting
 from pilotlight.errors import NotFound, UsageError
-from pilotlight.release.pickle_trust import safe_formats
+from pilotlight.release.model_check import safe_formats
 from pilotlight.targets import table
 from platformctl import output, targets
 from platformctl.options import DocumentOptions
@@ -87,7 +87,7 @@ def with_document(
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
     if "://" not in word and (warning := model_argument.pickle_warning(model)):
         line = f"platformctl {command} {shlex.quote(word)}{given_options()} --trust-pickle"
-        raise UsageError(warning, f"if you trust it: {line}; else save it {safe_formats(model.phrase)}")
+        raise UsageError(warning, f"if you trust it: {line}; else save it {safe_formats(model.phrase, model.pickle)}")
     if model_options.save:
         model = replace(model, uri=model_argument.seen_from(model.uri, file))
     elif "://" not in model.uri:

@@ -42,7 +42,7 @@ class Model:
     """`uri` and `format`, or `known`: its name in the catalogue.
 
     `ours`: our predictor serves it on the target, `runtime`: its name, where it is not selected.
-    `pickle`: the file that is one, or may be; `env` and `arguments`: of the container.
+    `pickle`: the file that is one, or may be, and why it is `untrusted`; `env` and `arguments`: of the container.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Model:
     runtime: str = ""
     protocol: str = ""
     pickle: str = ""
+    untrusted: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
 

@@ -19,7 +19,7 @@ from pilotlight.k8s.model_pins import (
     scheme_of,
 )
 from pilotlight.k8s.names import ANNOTATION_PINS
-from pilotlight.release.pickle_trust import check_pickles
+from pilotlight.release.model_check import check_model
 from pilotlight.release.plan_and_render import Documents, plan_documents
 from pilotlight.release.remote_pins import resolve_remote
 from pilotlight.wire.environments.install_command import install_command
@@ -56,15 +56,15 @@ def resolve_pins(
 ) -> Documents:
     """Return the documents with a pin for each model URI that can have one; a warning names the others.
 
-    Raises UsageError for pickles that are not trusted. Unless `mode` is compare, requirements of Python models are
-    installed for replicas on this machine. Without `models`, a path is not of this machine: on a cluster it is one of
-    the image.
+    Raises UsageError for pickles that are not trusted, and for weights without their class. Unless `mode` is compare,
+    requirements of Python models are installed for replicas on this machine. Without `models`, a path is not of this
+    machine: on a cluster it is one of the image.
     """
     unpinned = unpinned_models(documents, capabilities)
     uris = list(unpinned)
     paths = {uri: local_path(uri) for uri in uris if is_local(uri)} if models is not None else {}
     for uri, path in paths.items():
-        check_pickles(path, *unpinned[uri])
+        check_model(path, *unpinned[uri])
     pins = {uri: models.pin(path, mode, progress) for uri, path in paths.items() if models is not None}
     remote = [uri for uri in uris if scheme_of(uri) in REMOTE_SCHEMES]
     if capabilities.target == LOCAL_CAPABILITIES["target"]:

@@ -4,13 +4,14 @@ Estimators of other libraries with scikit-learn's interface (XGBClassifier, LGBM
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from pilotlight.wire.environments.install_command import install_command
+from pilotlight.wire.model_formats import SKOPS_TYPES
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory, first_line, import_library
 from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
 from pilotlight_predictor.backends.trusted_pickles import open_trusted
@@ -24,6 +25,9 @@ FORESTS: Final = frozenset(
     {"RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor"}
 )
 FOREST_MODULE: Final = "sklearn.ensemble._forest"
+# Their estimators give features to trees without checking how many these expect.
+TREES: Final = frozenset({"sklearn.tree._classes", "sklearn.ensemble._gb", "sklearn.ensemble._iforest", FOREST_MODULE})
+PLAIN: Final = frozenset({str, int, float, bool, type, type(None)})  # which hold nothing, in long vocabularies
 LIBRARIES: Final = frozenset({"sklearn", "xgboost", "lightgbm", "catboost"})  # no code of users
 
 
@@ -37,7 +41,7 @@ def load(spec: LoadSpec) -> TableInstance:
         warnings.simplefilter("always", exceptions.InconsistentVersionWarning)
         estimator = read_estimator(spec)
     _log_version_skew(spec, [w.message for w in skew])
-    parts = list(_parts(estimator))
+    parts = [part for part in _parts(estimator) if hasattr(part, "get_params")]
     for part in parts:
         if hasattr(part, "n_jobs"):
             part.n_jobs = thread_count(spec)
@@ -100,11 +104,47 @@ def _read_skops(spec: LoadSpec) -> Any:
     check_unpacked_memory(spec.path)
     content = spec.path.read_bytes()  # once: the types that are judged must be those that are loaded
     untrusted = io.get_untrusted_types(data=content)
+    if unvetted := sorted(set(untrusted) - SKOPS_TYPES):
+        what = f"types that are not known to be safe ({', '.join(unvetted)})"
+        with open_trusted(spec.path, spec.trusted_pickles, what, "save it in another format, such as ONNX") as file:
+            return io.loads(file.read(), trusted=untrusted)
+    estimator = io.loads(content, trusted=untrusted)
     if untrusted:
-        what = f"types that skops does not trust ({', '.join(untrusted)})"
-        with open_trusted(spec.path, spec.trusted_pickles, what, "use types of scikit-learn alone") as file:
-            content = file.read()
-    return io.loads(content, trusted=untrusted)
+        _check_trees(estimator)
+    return estimator
+
+
+def _check_trees(estimator: Any) -> None:
+    """Raise ValueError for a tree whose indices lead out of its arrays or features: scikit-learn does not check them.
+
+    Trees of neighbours are made again from their points, which takes as long as the fit.
+    """
+    from sklearn.neighbors import BallTree, KDTree
+
+    for part in _parts(estimator):
+        if isinstance(part, (BallTree, KDTree)):
+            state = part.__getstate__()
+            new = type(part)(state[0], leaf_size=state[4], metric=state[-2], sample_weight=state[-1])
+            part.__setstate__(new.__getstate__())
+        elif type(part).__module__ in TREES and (hasattr(part, "tree_") or hasattr(part, "estimators_")):
+            columns = getattr(part, "estimators_features_", None) or [range(getattr(part, "n_features_in_", 0))]
+            width = min(map(len, columns))
+            members = np.ravel(getattr(part, "estimators_", part))
+            if not all(_is_sound(each.tree_, min(width, each.n_features_in_)) for each in members):
+                raise ValueError(f"a tree of its {type(part).__name__} has indices that are out of range")
+
+
+def _is_sound(tree: Any, width: int) -> bool:
+    """Whether all nodes of a tree are there, have children behind them, and split by one of the features."""
+    from sklearn.tree._tree import Tree
+
+    if not isinstance(tree, Tree) or not 0 < tree.node_count <= tree.capacity or not tree.value.size:
+        return False
+    inner = tree.children_left != -1
+    children = np.stack([tree.children_left, tree.children_right])[:, inner]
+    behind = (children > np.arange(tree.node_count)[inner]) & (children < tree.node_count)
+    features = tree.feature[inner]
+    return bool(behind.all() and (features >= 0).all() and (features < width).all())
 
 
 def _log_version_skew(spec: LoadSpec, skew: list[Any]) -> None:
@@ -119,22 +159,24 @@ def _log_version_skew(spec: LoadSpec, skew: list[Any]) -> None:
 
 
 def _parts(estimator: Any) -> Iterator[Any]:
-    """Yield an estimator and all within it: steps of pipelines, columns' transformers, wrapped and fitted ones."""
-    pending, seen = [estimator], set()
+    """Yield an estimator and all within it: steps of pipelines, columns' transformers, fitted ones, trees, lists."""
+    pending, seen = [estimator], dict[int, Any]()
     while pending:
         part = pending.pop()
         if id(part) in seen:
             continue
-        seen.add(id(part))
-        if isinstance(part, (list, tuple)):
-            pending += part
-        elif isinstance(part, dict):
-            pending += part.values()
-        elif hasattr(part, "get_params"):
-            yield part
-            pending += [
-                value for value in vars(part).values() if hasattr(value, "get_params") or type(value) in {list, tuple}
-            ]
+        seen[id(part)] = part  # so that no other object gets its id
+        yield part
+        values: Iterable[Any] = ()
+        if isinstance(part, dict):
+            values = (*part, *part.values())
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            values = part
+        elif isinstance(part, np.ndarray):
+            values = part.ravel().tolist() if part.dtype.hasobject else ()
+        elif hasattr(part, "get_params") or type(part).__module__.startswith("sklearn."):
+            values = getattr(part, "__dict__", {}).values()
+        pending += [value for value in values if type(value) not in PLAIN]
 
 
 def _features(model: str, estimator: Any, parts: list[Any]) -> Features:

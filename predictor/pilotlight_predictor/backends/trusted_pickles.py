@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from pilotlight.contract import trust_pickle_advice
+from pilotlight.contract import trust_pickle_setting
 from pilotlight_predictor.errors import LoadFailed
 
 
@@ -26,20 +26,19 @@ def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str
         file.seek(0)
         return file
     file.close()
-    raise LoadFailed(
-        f"{path.name} has changed since it was pinned: its SHA-256 was {pinned} and is {digest}; if you trust the new "
-        f"file, {trust_pickle_advice(f'{path.name}={digest}')}"
-    )
+    raise _refusal(path, f"has changed since it was pinned: its SHA-256 was {pinned} and is {digest};", digest)
 
 
 def refusal(path: Path, what: str, instead: str) -> LoadFailed:
     """Return the error for a file that is not pinned, with the option that would pin it."""
     with path.open("rb") as file:
-        digest = _digest(file)
-    return LoadFailed(
-        f"{path.name} holds {what}, which can run arbitrary code when loaded: {instead}, or, if you trust its author, "
-        f"{trust_pickle_advice(f'{path.name}={digest}')}"
-    )
+        return _refusal(path, f"holds {what}, which can run arbitrary code when loaded: {instead}, or,", _digest(file))
+
+
+def _refusal(path: Path, why: str, digest: str) -> LoadFailed:
+    pin = f"{path.name}={digest}"  # `deploy` replaces what to set by its own form
+    advice = f"set --trust-pickle {pin} (for a manifest: {trust_pickle_setting(pin)})"
+    return LoadFailed(f"{path.name} {why} if you trust its author, {advice}")
 
 
 def _digest(file: IO[bytes]) -> str:

@@ -1,6 +1,7 @@
 """Models of tables, saved by their own frameworks: scikit-learn, XGBoost, LightGBM, CatBoost."""
 
 import hashlib
+import importlib
 import logging
 import os
 import pickle
@@ -248,8 +249,61 @@ def test_skops_needs_no_trust_unless_it_has_other_types(tmp_path: Path, estimato
     io.dump(estimator, path)
     assert answer(sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path)), x=ROW) == {"predict": [0]}
     io.dump({"a": SimpleNamespace(b=1)}, path)
-    with pytest.raises(LoadFailed, match=r"does not trust \(types\.SimpleNamespace\).*--trust-pickle model\.skops="):
+    unsafe = r"not known to be safe \(types\.SimpleNamespace\).*--trust-pickle model\.skops="
+    with pytest.raises(LoadFailed, match=unsafe):
         sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+    with pytest.raises(LoadFailed, match="holds a dict"):
+        sklearn.load(pinned(path))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tree.DecisionTreeClassifier", "ensemble.GradientBoostingClassifier", "ensemble.RandomForestRegressor",
+     "ensemble.IsolationForest", "neighbors.KNeighborsClassifier", "neural_network.MLPClassifier"],
+)  # fmt: skip
+def test_skops_of_trees_neighbours_and_networks_need_no_trust(tmp_path: Path, data: Any, name: str) -> None:
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from skops import io
+
+    module, _, kind = name.partition(".")
+    few = {"ensemble": {"n_estimators": 3}, "neural_network": {"tol": 9.0, "n_iter_no_change": 1}}.get(module, {})
+    estimator = getattr(importlib.import_module(f"sklearn.{module}"), kind)(**few)
+    estimator = make_pipeline(SimpleImputer(), estimator).fit(data.x, data.y)
+    path = tmp_path / "model.skops"
+    io.dump(estimator, path)
+    loaded = sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+    assert np.array_equal(answer(loaded, x=data.x)["predict"], estimator.predict(data.x))
+
+
+@pytest.mark.parametrize(("field", "value"), [("left_child", 1 << 40), ("right_child", 0), ("feature", 4)])
+def test_a_tree_of_skops_with_indices_out_of_range_is_refused(
+    tmp_path: Path, data: Any, field: str, value: int
+) -> None:
+    from sklearn.ensemble import RandomForestClassifier
+    from skops import io
+
+    forest = RandomForestClassifier(2).fit(data.x, data.y)
+    tree = forest.estimators_[1].tree_
+    state = tree.__getstate__()
+    state["nodes"][field][0] = value
+    tree.__setstate__(state)
+    path = tmp_path / "model.skops"
+    io.dump(forest, path)
+    with pytest.raises(LoadFailed, match=r"a tree of its .* has indices that are out of range"):
+        sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+
+
+def test_a_tree_of_neighbours_in_skops_is_made_from_its_points(tmp_path: Path, data: Any) -> None:
+    from sklearn.neighbors import KNeighborsClassifier
+    from skops import io
+
+    nearest = KNeighborsClassifier(1, algorithm="kd_tree").fit(data.x, data.y)
+    points, indices, *rest = nearest._tree.__getstate__()
+    nearest._tree.__setstate__((points, np.full_like(indices, 1 << 40), *rest))
+    path = tmp_path / "model.skops"
+    io.dump(nearest, path)
+    assert answer(sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path)), x=ROW) == {"predict": [0]}
 
 
 def test_version_skew_is_one_line_of_the_log(tmp_path: Path, estimator: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -347,7 +347,7 @@ def test_a_pinned_pickle_must_be_the_file_vouched_for(tmp_path: Path, spec: Call
     torch.save(Planted(), path)
     with pytest.raises(
         LoadFailed,
-        match=r"was pinned: its SHA-256 was 0{64} and is .{64}; if you trust the new file, set --",
+        match=r"was pinned: its SHA-256 was 0{64} and is .{64}; if you trust its author, set --",
     ):
         backend.load(spec(path, trusted_pickles={"model.pt": "0" * 64}))
     assert not planted()

@@ -17,6 +17,7 @@ from pilotlight.wire.model_formats.detection import (
 from pilotlight.wire.model_formats.table import (
     FORMATS,
     PICKLE_SUFFIXES,
+    SKOPS_TYPES,
     ModelFormat,
     by_name,
     canonical_name,
@@ -28,7 +29,7 @@ from pilotlight.wire.model_formats.table import (
 from pilotlight.wire.model_formats.torch_weights import holds_only_weights, missing_module
 
 __all__ = [
-    "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name",
+    "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "SKOPS_TYPES", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name",
     "canonical_name", "detect", "detect_file", "find_format", "holds_only_weights", "huggingface_config",
     "huggingface_phrase", "is_exported_program", "missing_module", "mlserver_format", "model_name", "name_for",
     "only_model", "pickle_files", "read_settings", "split_object",

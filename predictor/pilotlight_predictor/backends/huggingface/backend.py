@@ -17,12 +17,7 @@ from pilotlight_predictor.backends.huggingface.pipeline import Pipeline, Pipelin
 from pilotlight_predictor.backends.huggingface.task import EMBEDDING, Task, choose_task, read_settings
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
-from pilotlight_predictor.backends.transformers_library import (
-    LOADING,
-    check_paths,
-    check_weights,
-    import_transformers,
-)
+from pilotlight_predictor.backends.transformers_library import LOADING, check_paths, check_weights, import_transformers
 from pilotlight_predictor.core.backend_table import generates_text
 from pilotlight_predictor.core.batch import merge, split
 from pilotlight_predictor.core.requests import InferRequest

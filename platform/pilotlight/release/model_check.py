@@ -1,0 +1,120 @@
+"""Local models that our predictor would refuse, checked before a release is applied.
+
+These are pickles, which it loads only by their SHA-256, and weights of torch without the class of their module.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pilotlight.catalogue.adapter_files import ADAPTER_CONFIG
+from pilotlight.contract import ENV_SETTINGS_PREFIX, ENV_TRUST_PICKLE, trust_pickle_setting
+from pilotlight.errors import UsageError
+from pilotlight.wire.model_formats import (
+    SKOPS_TYPES,
+    WHOLE_MODULE,
+    Detected,
+    detect,
+    holds_only_weights,
+    missing_module,
+    pickle_files,
+)
+
+if TYPE_CHECKING:
+    from pilotlight.plan.types import Workload
+    from pilotlight.spec.service import Service
+
+_FLAGS: Final = ("--trust-pickle", "--config")  # by which a container may pin pickles itself
+
+
+def pins_of(files: Iterable[Path]) -> str:
+    """Return the pins of files: FILE=SHA256, with commas between them."""
+    pins = []
+    for each in files:
+        with each.open("rb") as file:
+            pins.append(f"{each.name}={hashlib.file_digest(file, 'sha256').hexdigest()}")
+    return ",".join(pins)
+
+
+def untrusted_files(path: Path) -> list[Path]:
+    """Return the files of a model that our predictor loads only by their SHA-256, since reading them may run code."""
+    model = detect(path)
+    if model is None or model.format.name != "sklearn":
+        return pickle_files(path)
+    files = [path] if path.is_file() else sorted(path.rglob("*.skops"))
+    return [*pickle_files(path), *filter(_unknown_types, files)]
+
+
+def _unknown_types(file: Path) -> list[str]:
+    """Return types of a file of skops that may be unsafe; [] of other files, of damaged ones and without skops."""
+    if file.suffix != ".skops":
+        return []
+    try:
+        from skops import io
+
+        return sorted(set(io.get_untrusted_types(file=file)) - SKOPS_TYPES)
+    except Exception:  # of many types; the predictor says what is wrong
+        return []
+
+
+def why_untrusted(file: Path) -> str:
+    """Return why one of `untrusted_files` is loaded only by its SHA-256, as the predicate of its name."""
+    if types := _unknown_types(file):
+        return f"holds types that are not known to be safe ({', '.join(types)}): loading them may run any code"
+    return "is a pickle, which runs code of its author when it is loaded"
+
+
+def safe_formats(phrase: str, file: str) -> str:
+    """Return how else to save a pickle, so that it needs no trust; `phrase` is that of its format."""
+    if phrase == WHOLE_MODULE:
+        return "as a state dict, TorchScript or .pt2"
+    return f"in another format, such as {'' if file.endswith('.skops') else 'skops or '}ONNX"
+
+
+def check_module(subject: str, model: Detected) -> None:
+    """Raise UsageError for weights of torch without the file that has the class of their module."""
+    whole = model.file.is_dir()
+    folder = model.file if whole else model.file.parent
+    if any(next(folder.glob(sign), None) for sign in ("model.py", "aot", *(["*/model.py"] if whole else ()))):
+        return  # the last one lies in the folder of a version
+    pickled = model.format.name == "pytorch" and not whole and holds_only_weights(model.file)
+    if pickled or model.format.name == "safetensors":
+        raise UsageError(f"{subject} holds only weights, without the class of their module", missing_module(folder))
+
+
+def check_model(path: str, workload: "Workload", service: "Service") -> None:
+    """Raise UsageError for a model of this machine that the predictor of a workload would refuse."""
+    model, where = detect(Path(path)), service.location("spec.predictor.model.storageUri")
+    if not workload.is_pilotlight or model is None or Path(path, ADAPTER_CONFIG).exists():
+        return
+    subject = f"{where}: " if str(where) else ""
+    check_module(f"{subject}{Path(path).name}", model)
+    if not (pickles := untrusted_files(Path(path))):
+        return
+    container = workload.template["spec"]["containers"][0]
+    words = [str(word).replace("_", "-") for word in (*container.get("command", ()), *container.get("args", ()))]
+    env = {each["name"]: each.get("value") for each in container.get("env", ())}
+    trusted = env.get(ENV_TRUST_PICKLE, "")
+    if trusted is None or f"{ENV_SETTINGS_PREFIX}CONFIG" in env or any(word.startswith(_FLAGS) for word in words):
+        return  # pinned in a place that only a replica reads
+    pins, name = pins_of(pickles), pickles[0].name
+    if not {pin.lower() for pin in pins.split(",")}.isdisjoint(trusted.lower().split(",")):
+        return
+    what, new, other = why_untrusted(pickles[0]), "it", f"save it {safe_formats(model.phrase, name)}"
+    if old := {file: digest for file, _, digest in (pin.rpartition("=") for pin in trusted.split(","))}.get(name):
+        now = pins.partition(",")[0].rpartition("=")[2]
+        what = f"has changed since it was pinned: its SHA-256 was {old} and is {now}"
+        new, other = "the new file", "deploy the file that was pinned"
+    fix = f"if you trust {new}: the same command with {_setting(service, pins)}; else {other}"
+    raise UsageError(f"{subject}{name} {what}", fix)
+
+
+def _setting(service: "Service", pins: str) -> str:
+    """Return what pins the pickles in the manifest of a service, beside the variables that it has."""
+    model = (service.document["spec"].get("predictor") or {}).get("model")
+    if not isinstance(model, dict):
+        return f"{ENV_TRUST_PICKLE}={pins} in the env of its container"
+    names = [variable.get("name") for variable in model.get("env") or ()]
+    index = names.index(ENV_TRUST_PICKLE) if ENV_TRUST_PICKLE in names else len(names)
+    return trust_pickle_setting(pins, index if names else None)

@@ -286,13 +286,9 @@ class Gateway:
         self._url, self._headers = url, headers
 
     def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None,
         timeout: float = 300.0,
-    ) -> HttpReply:
+    ) -> HttpReply:  # fmt: skip
         client = HttpClient(self._url, timeout, self._headers)
         try:
             with client:

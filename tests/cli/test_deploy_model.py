@@ -480,8 +480,24 @@ def test_models_of_files_classes_hubs_and_stores_answer(
     assert (refused.code, refused.out) == (2, "")
     assert "talk generates text: --outputs is for models with one response of tensors" in refused.err
     assert "leave it out: platformctl infer talk --text 'hello there'\n" in refused.err
+    (folder / "chatter.py").write_text(CHATTER)
+    assert call("deploy", "./chatter.py").code == 0
+    answer = call("infer", "chatter", "--text", "hello")
+    assert (answer.code, answer.out) == (0, "you said hello\n"), answer.err
+    assert json.loads(call("infer", "chatter", "--text", "hi", "-o", "json").out)["choices"][0]["message"]["content"]
     (revision,) = json.loads(call("status", "talk", "-o", "json").out)["revisions"]
     assert not revision["error_percent"], "sent by generate: V2 would answer 501, which counts as an error"
+
+
+CHATTER = """
+import json
+
+OUTPUTS = {"text_output": ("BYTES", [1])}
+
+def predict(messages: str):
+    said = json.loads(messages)[-1]["content"] if messages else "nothing, in the warm-up"
+    return {"text_output": ["you said " + said]}
+"""
 
 
 RULED = """

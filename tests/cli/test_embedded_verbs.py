@@ -222,9 +222,11 @@ def test_a_wrong_question_is_told_as_the_model_tells_it(call: Call) -> None:
     done = call("infer", "iris", "--data", FLOWER, "--model", "nobody")
     assert done.code == 3
     assert "--model names the model; there are iris\n" in done.err
-    done = call("infer", "iris", "--data", FLOWER, "--tag", "nobody")
-    assert done.code == 3
-    assert "--model" not in done.err
+    tags = (("--tag", "nobody"), "the tag nobody"), (("-H", "X-Pilotlight-Tag: nobody"), "tag or name 'nobody'")
+    for flags, words in tags:
+        done = call("infer", "iris", "--data", FLOWER, *flags)
+        assert (done.code, words in done.err) == (3, True), done.err
+        assert "--model" not in done.err
     assert call("infer", "nobody", "--data", FLOWER).code == 3
 
 

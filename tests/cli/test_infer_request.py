@@ -283,3 +283,13 @@ def test_outputs_are_requested_in_their_order_and_raw_tensors_stay() -> None:
         chosen = infer_request.with_outputs(request, "b,a")
         assert document(chosen) == {**document(request), "outputs": [{"name": "b"}, {"name": "a"}]}
     assert chosen.body.endswith(struct.pack("<4f", 1, 2, 3, 4))
+
+
+def test_headers_are_written_as_for_curl() -> None:
+    lines = ["X-Tenant: a", "my-key:b:c", "x-tenant:  d", "Empty:"]
+    assert infer_request.parse_headers(lines) == {"x-tenant": "a, d", "my-key": "b:c", "empty": ""}
+    for line in ("no header", ": x", "a b: c", "a: b\r\nc: d", "a: \u2026"):
+        with pytest.raises(UsageError, match="is no header"):
+            infer_request.parse_headers([line])
+    with pytest.raises(UsageError, match="infer sets content-length itself"):
+        infer_request.parse_headers(["Content-Length: 3"])

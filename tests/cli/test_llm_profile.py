@@ -5,13 +5,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from aiohttp import web
 from tests.app_in_thread import in_thread
 from tests.cli.conftest import DOCUMENT, Call
 from tests.predictor.backends.text.tiny import text_model
 
+from pilotlight.errors import NotFound
 from pilotlight.simulation.service_times import read_profile
+from platformctl.commands.service.infer import infer, infer_model
 from platformctl.profiles.llm_measurement import (
     LanguageModel,
     Stream,
@@ -20,6 +23,7 @@ from platformctl.profiles.llm_measurement import (
     prefill_tokens_s,
     rates,
 )
+from platformctl.targets import Gateway
 
 PREFILL = 2000.0  # tokens per second
 DECODE = {1: 50.0, 4: 120.0}
@@ -65,9 +69,14 @@ def engine() -> Iterator[str]:
     async def listed(_: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "words", "object": "model"}]})
 
+    async def chatted(request: web.Request) -> web.Response:
+        fields = await request.json()
+        return web.json_response({"choices": [{"message": {**fields["messages"][0], "role": fields["model"]}}]})
+
     app = web.Application()
     app.router.add_post("/v1/completions", Engine().complete)
     app.router.add_get("/v1/models", listed)
+    app.router.add_post("/v1/chat/completions", chatted)
     with in_thread(app) as url:
         yield url
 
@@ -80,6 +89,14 @@ def test_an_engine_is_measured_by_its_streams(engine: str) -> None:
     assert found.prefill_tokens_s < PREFILL * 1.05
     assert found.decode_tokens_s[1] == pytest.approx(DECODE[1], rel=0.3)
     assert found.decode_tokens_s[4] == pytest.approx(DECODE[4], rel=0.3)
+
+
+def test_a_text_for_an_engine_is_a_chat(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with click.Context(infer):
+        infer_model(Gateway(engine), "words", "", "text", "hello", "", "", 5.0)
+    assert capsys.readouterr().out == "hello\n"
+    with pytest.raises(NotFound), click.Context(infer):
+        infer_model(Gateway(f"{engine}/elsewhere"), "words", "", "text", "hello", "", "", 5.0)
 
 
 def test_a_server_without_completions_is_no_language_model(engine: str) -> None:

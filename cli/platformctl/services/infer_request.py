@@ -5,6 +5,7 @@ imported on use.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
@@ -32,6 +33,9 @@ CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 # numpy's letters for kinds of elements
 NUMBERS: Final = "biuf"
 TEXT_INPUT: Final = "text_input"  # the prompt of text models, as Triton's generate extension names it
+TEXT_OUTPUT: Final = "text_output"  # their answer by generate
+MESSAGES: Final = "messages"  # input of models that chat
+OWN_HEADERS: Final = frozenset({"connection", "content-length", "content-type", "transfer-encoding"})
 SHOWN: Final = 6  # inputs, or values of one, in an example
 OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times", "m": "times", "V": "records"}
 
@@ -39,6 +43,24 @@ OTHERS: Final = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "times"
 class InferRequest(NamedTuple):
     body: bytes
     headers: Mapping[str, str]
+
+
+def parse_headers(lines: Sequence[str]) -> dict[str, str]:
+    """Return headers by lower-case name, repeated ones joined by commas. Raise UsageError for a line that is none."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, text = (part.strip() for part in line.partition(":"))
+        name = name.lower()
+        if (
+            not colon
+            or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name)
+            or not re.fullmatch(r"[\t -~\xa0-\xff]*", text)
+        ):
+            raise UsageError(f"-H {line!r} is no header", "-H 'NAME: VALUE'")
+        if name in OWN_HEADERS:
+            raise UsageError(f"-H {line!r}: infer sets {name} itself")
+        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    return headers
 
 
 def prompt_of(kind: str, value: Any) -> dict[str, Any] | None:
@@ -127,10 +149,7 @@ def _by_columns(value: Any, inputs: Sequence[InputSpec], names: Collection[str],
 
 
 def _guessed(name: str, value: Any) -> InputSpec:
-    """Return the input of a model that declares none, as a model.py with `def predict(a, b)`: by its values.
-
-    An empty name is that of the only argument.
-    """
+    """Return the input of a model that declares none, by its values; an empty name is that of the only argument."""
     kinds = set(map(type, flatten(value)))
     datatype = "BOOL" if kinds == {bool} else "INT64" if kinds == {int} else "BYTES" if str in kinds else "FP64"
     return InputSpec(name, datatype, nesting(value) or (1,))

@@ -233,13 +233,9 @@ class ModelRegistry:
             del self._entries[name]
 
     async def load(
-        self,
-        source: ModelSource,
-        override: ModelConfig | None = None,
-        changed: frozenset[int] | None = None,
-        *,
+        self, source: ModelSource, override: ModelConfig | None = None, changed: frozenset[int] | None = None, *,
         if_absent: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Load or reload a model. `changed` limits the reload of serving versions to these.
 
         Raises LoadFailed if a version fails; versions that served before continue. `if_absent`: do nothing if the model

@@ -5,13 +5,13 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import click
 
 from pilotlight.errors import UsageError
+from pilotlight.wire.messages import suggestion
 from platformctl import output, targets
 
 if TYPE_CHECKING:
@@ -178,6 +178,5 @@ def _check_keys(written: Any, known: Sequence[str], subject: str) -> None:
         raise ValueError(f"{subject} is {written}, must have {', '.join(known)}")
     for name in map(str, written):
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"{subject} has the unknown key {name}; {fix}")
+            fix = suggestion(name, known) or f"; there are {', '.join(known)}"
+            raise ValueError(f"{subject} has the unknown key {name}{fix}")

@@ -11,13 +11,13 @@ from urllib.parse import quote
 import click
 from msgspec.structs import replace
 
-from pilotlight.contract import HEADER_COLD_START, HEADER_TAG
+from pilotlight.contract import HEADER_COLD_START, HEADER_TAG, TASK_NOT_SUPPORTED
 from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.v2_tensors import InputSpec, flatten, inputs_of
 from pilotlight.wire.http_client import HttpReply
 from platformctl import output, targets
 from platformctl.services import infer_request
-from platformctl.services.infer_request import TEXT_INPUT
+from platformctl.services.infer_request import MESSAGES, TEXT_INPUT, TEXT_OUTPUT
 from platformctl.targets import Gateway
 
 if TYPE_CHECKING:
@@ -44,19 +44,15 @@ SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway h
 @click.option("--model", default="", metavar="NAME", help="Name of the model (default: that of the service).")
 @click.option("--tag", default="", metavar="TAG", help="Call the revision with this tag.")
 @click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="Bearer token. [env: PILOTLIGHT_TOKEN]")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header of the request; repeatable."
+)
 @click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="Timeout of the response.")
 @output.formats("table", "json", "yaml")
 def infer(
-    service_options: targets.ServiceOptions,
-    name: str,
-    input_name: str,
-    outputs: str,
-    model: str,
-    tag: str,
-    token: str | None,
-    timeout: float,
-    **sources: Any,
-) -> None:
+    service_options: targets.ServiceOptions, name: str, input_name: str, outputs: str, model: str, tag: str,
+    token: str | None, headers: Sequence[str], timeout: float, **sources: Any,
+) -> None:  # fmt: skip
     """Send one request to a service. A service at zero starts for it.
 
     Example: platformctl infer iris --data '[5.1, 3.5, 1.4, 0.2]'
@@ -68,29 +64,42 @@ def infer(
         raise UsageError(f"{problem} {options}", f"platformctl infer {name} --data '[5.1, 3.5, 1.4, 0.2]'")
     kind, value = read_source(kinds[0], sources[kinds[0]])
     key, target = service_options.key(name), service_options.connect_running()
-    headers = {**({HEADER_TAG: tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
+    own = {**({HEADER_TAG.lower(): tag} if tag else {}), **({"authorization": f"Bearer {token}"} if token else {})}
+    own |= infer_request.parse_headers(headers)
     status = target.status(key)
     with target.open_route(tagged(status, tag)) as route:
-        gateway = Gateway(route.url, {**route.headers, **headers})
+        gateway = Gateway(route.url, {each.lower(): text for each, text in route.headers.items()} | own)
         if {each.role for each in status.revisions} == {"router"}:
             infer_graph(gateway, key[1], kind, value, timeout)
-            return
-        called, path, metadata_reply = model or key[1], *read_metadata(gateway, model or key[1], timeout)
-        models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
-        if len(models) == 1 and not model:  # a repository, whose model has a name of its own
-            called, path, metadata_reply = models[0], *read_metadata(gateway, models[0], timeout)
-        inputs = inputs_of(parse_reply(metadata_reply, called, models))
-        takes_prompt = input_name in {"", TEXT_INPUT} and TEXT_INPUT in {each.name for each in inputs}
-        prompt = infer_request.prompt_of(kind, value) if takes_prompt else None
-        if prompt and (outputs or kind == "data") and not is_decoupled(gateway, path, timeout):
-            prompt = None
-        if prompt and outputs:
-            raise outputs_of_text(called, name, prompt[TEXT_INPUT])
-        reply = send_prompt(gateway, path, prompt, timeout) if prompt else None
-        if reply is None:
-            request = infer_request.with_outputs(build_body(kind, value, inputs, input_name), outputs)
-            reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
-    show(parse_reply(reply, called, service=key[1]), reply, cold_start_of(metadata_reply, reply))
+        else:
+            infer_model(gateway, key[1], model, kind, value, input_name, outputs, timeout)
+
+
+def infer_model(
+    gateway: Gateway, service: str, model: str, kind: str, value: Any, input_name: str, outputs: str, timeout: float
+) -> None:
+    """Send one request to a model, by default that of the service, and print the response."""
+    called, path, metadata_reply = model or service, *read_metadata(gateway, model or service, timeout)
+    models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
+    if len(models) == 1 and not model:  # a repository, whose model has a name of its own
+        called, path, metadata_reply = models[0], *read_metadata(gateway, models[0], timeout)
+    if not (outputs or input_name) and (chat := send_chat(gateway, called, kind, value, metadata_reply, timeout)):
+        show(parse_reply(chat, called, service=service), chat, cold_start_of(metadata_reply, chat))
+        return
+    inputs = inputs_of(parse_reply(metadata_reply, called, models))
+    names = {each.name for each in inputs}
+    takes_prompt = input_name in {"", TEXT_INPUT} and TEXT_INPUT in names
+    prompt = infer_request.prompt_of(kind, value) if takes_prompt else None
+    if prompt and (outputs or kind == "data") and not is_decoupled(gateway, path, timeout):
+        prompt = None
+    if prompt and outputs:
+        raise outputs_of_text(called, service, prompt[TEXT_INPUT])
+    reply = send_prompt(gateway, path, prompt, timeout) if prompt else None
+    if reply is None:
+        request = infer_request.with_outputs(build_body(kind, value, inputs, input_name), outputs)
+        reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
+    repeated = prompt[TEXT_INPUT] if prompt and MESSAGES in names else ""
+    show(parse_reply(reply, called, service=service), reply, cold_start_of(metadata_reply, reply), repeated)
 
 
 def cold_start_of(first: HttpReply, last: HttpReply) -> str | None:
@@ -117,6 +126,22 @@ def is_decoupled(gateway: Gateway, path: str, timeout: float) -> bool:
         return reply.status == 200 and json.loads(reply.body)["model_transaction_policy"]["decoupled"] is True
     except (ValueError, KeyError, TypeError):
         return False
+
+
+def send_chat(
+    gateway: Gateway, model: str, kind: str, text: Any, metadata: HttpReply, timeout: float
+) -> HttpReply | None:
+    """Send a text as a chat, which applies the model's template; None if it has none, or takes no chat.
+
+    A server without V2, and so without metadata, may be an engine.
+    """
+    inputs = inputs_of(json.loads(metadata.body)) if metadata.status == 200 else []
+    if kind != "text" or not (metadata.status == 404 or MESSAGES in {each.name for each in inputs}):
+        return None
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
+    reply = gateway.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"}, timeout)
+    no_template = reply.status == 400 and TASK_NOT_SUPPORTED.encode() in reply.body
+    return None if reply.status == 404 or no_template else reply
 
 
 def send_prompt(gateway: Gateway, path: str, prompt: Mapping[str, Any], timeout: float) -> HttpReply | None:
@@ -215,14 +240,19 @@ def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = (), service
     raise PlatformError(f"the service responded {reply.status}: {said}", hint)
 
 
-def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None) -> None:
+def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None, repeated: str = "") -> None:
+    """Print a table of the outputs, the text of a language model without the `repeated` prompt, or the document."""
     cold = f", after a cold start of {cold_start} ms" if cold_start else ""
     rows = [
         (each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), format_values(each.get("data", [])))
         for each in answer.get("outputs", ())
     ]
     table = output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent="")
-    output.data(answer, table if "outputs" in answer else [json.dumps(answer, indent=2, ensure_ascii=False)])
+    text = answer["choices"][0]["message"].get("content") if answer.get("choices") else answer.get(TEXT_OUTPUT)
+    lines = (
+        [text.removeprefix(repeated)] if isinstance(text, str) else [json.dumps(answer, indent=2, ensure_ascii=False)]
+    )
+    output.data(answer, table if "outputs" in answer else lines)
     output.note(f"response in {1000 * reply.seconds:.1f} ms{cold}")
 
 

@@ -178,13 +178,9 @@ def load(spec: LoadSpec) -> PythonInstance:
 
 
 def _create_instance(
-    kind: type[PythonInstance],
-    name: str,
-    model: UserModel,
-    module: UserModule,
-    specs: tuple[Specs, Specs],
+    kind: type[PythonInstance], name: str, model: UserModel, module: UserModule, specs: tuple[Specs, Specs],
     numbers: "count[int]",
-) -> PythonInstance:
+) -> PythonInstance:  # fmt: skip
     """Create an instance; on failure close its model and module."""
     try:
         return _guarded(module, lambda: kind(name, model, module, specs, numbers))

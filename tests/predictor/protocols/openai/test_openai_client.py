@@ -4,11 +4,15 @@ import base64
 import json
 from typing import Any
 
+import click
 import numpy as np
 import openai
 import pytest
 from tests.predictor.protocols.openai.conftest import client_of
 from tests.serving import RunningServer
+
+from platformctl.commands.service.infer import infer, infer_model
+from platformctl.targets import Gateway
 
 HELLO = [{"role": "user", "content": "hello"}]
 ANSWER = "Hello! How can I help you today?"
@@ -157,6 +161,17 @@ def test_a_model_that_is_not_there_or_cannot_is_told(client: openai.OpenAI) -> N
     assert (retrieved.value.code, retrieved.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError, match="must be 3 or unset"):
         client.embeddings.create(model="lengths", input="x", dimensions=2)
+
+
+def test_a_text_of_platformctl_is_a_chat_and_without_a_template_a_completion(
+    speaking: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model, prompt in (("tiny", "hello"), ("plain", "The quick")):  # sampled, so any text
+        with click.Context(infer):
+            infer_model(Gateway(speaking.url), model, "", "text", prompt, "", "", 60.0)
+        said = capsys.readouterr().out
+        assert said.strip()
+        assert not said.startswith(("{", prompt)), "the prompt is not repeated"
 
 
 def test_a_route_without_v1_is_404_with_the_right_one(speaking: RunningServer) -> None:

@@ -113,14 +113,9 @@ def _load_spec(
 
 
 def _warm_up(
-    instances: Sequence[AnyInstance],
-    source: ModelSource,
-    version: int,
-    config: ModelConfig,
-    settings: Settings,
-    calls: ModelCaller | None,
-    decode_example: DecodeExample | None,
-) -> WarmupResult:
+    instances: Sequence[AnyInstance], source: ModelSource, version: int, config: ModelConfig, settings: Settings,
+    calls: ModelCaller | None, decode_example: DecodeExample | None,
+) -> WarmupResult:  # fmt: skip
     # A transformer's zeros would call its predictor, which may still be starting.
     automatic = settings.model.warmup != "none" and not settings.model.predictor_host
     verbs: frozenset[str] = getattr(instances[0], "verbs", frozenset())

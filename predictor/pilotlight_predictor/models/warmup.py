@@ -56,15 +56,9 @@ class WarmupResult(NamedTuple):
 
 
 def plan_warmup(
-    source: ModelSource,
-    version: int,
-    config: ModelConfig,
-    verbs: frozenset[str],
-    decode: DecodeExample | None,
-    *,
-    automatic: bool,
-    sample: Inputs | None = None,
-) -> WarmupPlan:
+    source: ModelSource, version: int, config: ModelConfig, verbs: frozenset[str], decode: DecodeExample | None, *,
+    automatic: bool, sample: Inputs | None = None,
+) -> WarmupPlan:  # fmt: skip
     """Choose the requests of the warm-up; none if there is nothing to send. Raises LoadFailed for a bad example.
 
     `automatic`: whether zeros may be sent, or the backend's own `sample` in their place; nothing if that is empty.

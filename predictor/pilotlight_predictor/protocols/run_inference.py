@@ -27,16 +27,9 @@ Finish = Callable[[HttpResponse], None]
 
 
 def run_inference(
-    server: Server,
-    request: HttpRequest,
-    served: ModelVersion,
-    infer_request: InferRequest,
-    protocol: ServingProtocol,
-    encode: Encode,
-    *,
-    as_text: bool = False,
-    finish: Finish | None = None,
-) -> None:
+    server: Server, request: HttpRequest, served: ModelVersion, infer_request: InferRequest, protocol: ServingProtocol,
+    encode: Encode, *, as_text: bool = False, finish: Finish | None = None,
+) -> None:  # fmt: skip
     """Submit an inference; `finish` (default: the request's) gets the response later. Raise if it is rejected at once.
 
     `as_text`: numbers are encoded as text, so a long response of them is encoded in a thread, as one of strings is.

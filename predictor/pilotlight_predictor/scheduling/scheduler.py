@@ -197,14 +197,9 @@ class Scheduler(Executor):
         return False
 
     def _finished(
-        self,
-        thread: InstanceThread,
-        batch: list[QueuedRequest],
-        answers: Sequence[Answer],
-        started_ns: int,
-        ended_ns: int,
-        used_ns: int,
-    ) -> None:
+        self, thread: InstanceThread, batch: list[QueuedRequest], answers: Sequence[Answer], started_ns: int,
+        ended_ns: int, used_ns: int,
+    ) -> None:  # fmt: skip
         if thread.abandoned:
             return
         self._release(thread)

@@ -245,14 +245,9 @@ class Download:
 
 
 def download(
-    store: Store,
-    entries: Sequence[Entry],
-    directory: Path,
-    scratch: Path,
-    redacted: str,
-    options: FetchOptions,
+    store: Store, entries: Sequence[Entry], directory: Path, scratch: Path, redacted: str, options: FetchOptions,
     progress: ProgressCallback | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Download `entries` into `directory`, which is private to the caller: a file under its own name is complete.
 
     Unfinished files are in `scratch`, on the same file system.

@@ -157,15 +157,9 @@ async def request_all(members: Sequence[WorkerHandle], request: Frame) -> dict[i
 
 
 async def start(
-    number: int,
-    argv: Sequence[str],
-    buckets: int,
-    metrics: socket.socket | None,
-    grpc: socket.socket | None,
-    http: Sequence[socket.socket],
-    hello: socket.socket | None = None,
-    role: str = "worker",
-) -> tuple[WorkerHandle, asyncio.StreamReader]:
+    number: int, argv: Sequence[str], buckets: int, metrics: socket.socket | None, grpc: socket.socket | None,
+    http: Sequence[socket.socket], hello: socket.socket | None = None, role: str = "worker",
+) -> tuple[WorkerHandle, asyncio.StreamReader]:  # fmt: skip
     """Start a worker process, in its own session: signals of a terminal reach the supervisor only."""
     ours, theirs = socket.socketpair()
     descriptors = [buckets, *(one.fileno() if one is not None else -1 for one in (theirs, metrics, grpc, hello, *http))]

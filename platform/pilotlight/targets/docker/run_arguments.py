@@ -127,14 +127,9 @@ def _shares_cache(container: ContainerSpec, daemon: Daemon) -> bool:
 
 
 def client_command(
-    launch: Launch,
-    daemon: Daemon,
-    home: Home,
-    gateway_url: str = "",
-    models: Iterable[str] = (),
-    gpus: Sequence[int | str] = (),
-    python: str = "python",
-) -> tuple[list[str], dict[str, str]]:
+    launch: Launch, daemon: Daemon, home: Home, gateway_url: str = "", models: Iterable[str] = (),
+    gpus: Sequence[int | str] = (), python: str = "python",
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
     """Return the command of the client, and the variables that it needs beside its own.
 
     `models` are files and folders of this machine that the container reads.

@@ -176,14 +176,9 @@ class OutOfDeviceMemory(BackendFailed):
 
 
 def run_or_halve(
-    run: Run,
-    inputs: Inputs,
-    *,
-    model: str,
-    batched: bool,
-    out_of_memory: type[BaseException],
+    run: Run, inputs: Inputs, *, model: str, batched: bool, out_of_memory: type[BaseException],
     recover: Callable[[], None],
-) -> Outputs:
+) -> Outputs:  # fmt: skip
     """Return `run(inputs)`; after `out_of_memory`, recover and run each half, or the whole if it cannot be split.
 
     The exception class and the recovery are arguments, for tests without a GPU.

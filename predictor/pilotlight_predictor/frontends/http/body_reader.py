@@ -106,14 +106,9 @@ class BodyReader(asyncio.BufferedProtocol):
 
 
 def create_body_reader(
-    head: PlainRequestHead,
-    start: Buffer,
-    connection: asyncio.Protocol,
-    on_complete: Callable[[Buffer], None],
-    account: Callable[[int], bool],
-    *,
-    in_place: bool,
-) -> BodyReader:
+    head: PlainRequestHead, start: Buffer, connection: asyncio.Protocol, on_complete: Callable[[Buffer], None],
+    account: Callable[[int], bool], *, in_place: bool,
+) -> BodyReader:  # fmt: skip
     """Create the reader of a body whose beginning, `start`, has arrived. `in_place` needs numpy, which a booting
     server does not have yet."""
     large = in_place and head.length - len(start) >= LARGE

@@ -57,14 +57,9 @@ _decode = msgspec.json.Decoder(WireRequest).decode
 
 
 def decode_request(
-    model: str,
-    version: int,
-    body: Buffer,
-    header_length: int | None,
-    find: FindRegion = no_shared_memory,
-    templates: TemplateCache | None = None,
-    check: CheckInput | None = None,
-) -> InferRequest:
+    model: str, version: int, body: Buffer, header_length: int | None, find: FindRegion = no_shared_memory,
+    templates: TemplateCache | None = None, check: CheckInput | None = None,
+) -> InferRequest:  # fmt: skip
     """Decode a body; `header_length` is Inference-Header-Content-Length, None if all of it is JSON.
 
     `find` returns the bytes of shared memory. `templates` learn the request. `check` compares an input with the model

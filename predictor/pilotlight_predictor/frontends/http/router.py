@@ -145,9 +145,11 @@ class Dispatcher:
         raise NoRoute(f"no route {method[:50]} {path[:200]}{hint}")
 
     def _below_v1(self, method: str, path: str) -> ServingProtocol | None:
-        """Return the protocol that has this path below /v1, which the base URL of a client lacks."""
-        routes = ((protocol, route) for protocol in self._protocols for route in protocol.routes)
-        return next((found for found, route in routes if (route.method, route.pattern) == (method, f"/v1{path}")), None)
+        """Return OpenAI's protocol if it has this path below /v1, which the base URL of a client lacks."""
+        segments = ["openai", "v1", *path.strip("/").split("/")]
+        shapes = (each for each in self._shapes.get(len(segments), ()) if each[2][:2] == segments[:2])
+        matching = (each for each in shapes if each[1].method == method and _params(each[2], segments) is not None)
+        return next((protocol for protocol, *_ in matching), None)
 
     def reject(
         self, request: HttpRequest, error: Exception, match: Match | None, *, counted: bool = False

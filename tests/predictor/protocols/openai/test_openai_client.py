@@ -175,10 +175,11 @@ def test_a_text_of_platformctl_is_a_chat_and_without_a_template_a_completion(
 
 
 def test_a_route_without_v1_is_404_with_the_right_one(speaking: RunningServer) -> None:
-    answer = speaking.post("/chat/completions", {"model": "tiny", "messages": HELLO})
-    message = "no route POST /chat/completions; did you mean /v1/chat/completions?"
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    assert (answer.status, answer.json()) == (404, {"error": error})
+    for method, path in (("POST", "/chat/completions"), ("GET", "/models"), ("GET", "/models/tiny")):
+        answer = speaking.request(method, path)
+        message = f"no route {method} {path}; did you mean /v1{path}?"
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        assert (answer.status, answer.json()) == (404, {"error": error})
 
 
 EMBEDS = "does not generate text; it serves embeddings: POST /v1/embeddings"

@@ -53,6 +53,7 @@ class Engine:
         self.open.set()
         self.slots, self.arrived, self.running = asyncio.Semaphore(1 << 16), 0, 0
         self.adapters: dict[str, str] = {}  # path by name
+        self.max_rank = 1 << 16  # of an adapter
         self.credentials: set[str] = set()  # that came with calls of that API
         self.load_paths: tuple[str, str] | None = None  # of the API that loads and unloads adapters
         self.sleep_paths: tuple[str, ...] = ()  # of the API that frees its GPU memory: sleep, wake, state, reload
@@ -123,7 +124,11 @@ class Engine:
             return web.json_response({"message": "it has already been loaded"}, status=400)
         if not os.path.exists(os.path.join(body["lora_path"], "adapter_config.json")):
             return web.json_response({"message": f"No adapter found for {body['lora_path']}"}, status=404)
-        if "modules_to_save" in (Path(body["lora_path"]) / "adapter_config.json").read_text():
+        config = json.loads((Path(body["lora_path"]) / "adapter_config.json").read_text())
+        if config["r"] > self.max_rank:
+            message = f"LoRA rank {config['r']} is greater than max_lora_rank {self.max_rank}."
+            return web.json_response({"message": message}, status=400)
+        if "modules_to_save" in config:
             return web.json_response({"message": "modules_to_save is not supported"}, status=400)
         self.adapters[body["lora_name"]] = body["lora_path"]
         return web.Response(text="Success")

@@ -113,6 +113,7 @@ def main() -> None:
         parser.error(f"no model in {options.model}")
     engine = VllmEngine("vllm", options.host, options.served_model_name or str(options.model))
     engine.slots = asyncio.Semaphore(options.max_num_seqs)
+    engine.max_rank = options.max_lora_rank
     engine.adapters = dict(each.split("=", 1) for each in options.lora_modules)
     if options.enable_lora and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         engine.load_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")

@@ -27,6 +27,7 @@ class Adapter(Struct, frozen=True, omit_defaults=True):
     digest: str = ""  # of its pinned content
     dynamic: bool = False  # loaded into running replicas
     percent: int = 100
+    rank: int = 0  # 0: unknown
     base_fields: str = ""  # JSON fields of requests for the base model, for an engine that applies adapters to all
 
 

@@ -16,6 +16,7 @@ from pilotlight.plan.pods import PodTemplate, decide_template
 from pilotlight.plan.probes import progress_deadline
 from pilotlight.plan.scaling.scaling import decide_scaling, replicas_of
 from pilotlight.plan.support import request_logs
+from pilotlight.plan.support.adapters import check_canary_rank
 from pilotlight.plan.types import Current, DecisionLog, Scaling, Traffic, Workload
 
 Json = Any
@@ -90,8 +91,10 @@ def _adapters(context: PlanContext, current: Current, log: DecisionLog) -> Itera
     shares = [each.canary_traffic_percent for each in context.service.components.values()]
     percent = next((each for each in shares if each is not None), None)
     split = context.choice.dynamic_adapters and traffic.is_split(context, percent)
+    known = current.adapters.get(context.name, ()) if split else ()
+    if known and (support := context.choice.adapter_support) is not None:
+        check_canary_rank(context.choice.container, context.choice.adapters, support, known, log)
     for adapter in _rendered_adapters(context):
-        known = current.adapters.get(context.name, ()) if split else ()
         before = next((each for each in known if each.name == adapter.name and each.model != adapter.model), None)
         if before is None or percent is None:
             yield adapter
@@ -112,7 +115,7 @@ def _rendered_adapters(context: PlanContext) -> Iterator[Adapter]:
         model = support.model.format(base=base or context.service.name, name=name)
         fields = support.fields.format(index=index)
         dynamic, base_fields = choice.dynamic_adapters, support.base_fields
-        yield Adapter(each.name, model, each.uri, fields, digest, dynamic, base_fields=base_fields)
+        yield Adapter(each.name, model, each.uri, fields, digest, dynamic, rank=each.rank, base_fields=base_fields)
 
 
 def _revision_fields(context: PlanContext, scaling: Scaling, timeout_s: int, deadline: int) -> Mapping[str, Json]:

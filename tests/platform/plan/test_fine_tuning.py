@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,28 @@ def test_a_canary_of_an_adapter_splits_its_name_between_the_new_and_the_old_one(
     assert made.workloads[0].revision == before.revision
     new, kept = decode(made.workloads[0].annotations)
     assert ((new.name, new.percent), (kept.model, kept.percent)) == (("law", 20), (old[0].model, 80))
+
+
+@pytest.mark.parametrize(
+    ("rank", "args", "refused"), [(24, "", True), (16, "", False), (24, "--max-lora-rank=64", False)]
+)
+def test_a_canary_of_an_adapter_for_which_its_engine_would_restart_is_refused(
+    rank: int, args: str, refused: bool, tmp_path: Path
+) -> None:
+    """It would compare engines. `args`: of the engine, which has room for the rank then."""
+    for name, each in (("law", 8), ("law-2", rank)):
+        adapter(tmp_path / name, r=each, rank_pattern={"q_proj": 24} if each == 24 else {})
+        (tmp_path / name / "adapter_model.safetensors").unlink()
+    image = f'vllm/vllm-openai:v0.20.1", args: [{args}], imagePullPolicy: "Always'
+    before = llm_service(tmp_path, image, "local", adapter=str(tmp_path / "law"))
+    file = tmp_path / "service.yaml"
+    text = file.read_text().replace(f"{tmp_path}/law}}", f"{tmp_path}/law-2}}")
+    share = "annotations: {pilotlight.dev/canary-traffic-percent: '20'}"
+    file.write_text(text.replace("metadata: {name: chat}", f"metadata: {{name: chat, {share}}}"))
+    current = Current({before.name: (before.revision,)}, adapters={before.name: decode(before.annotations)})
+    told = "adapter law: its engine was started for rank 16 and would restart for 32"
+    with pytest.raises(InvalidDocument, match=told) if refused else nullcontext():
+        plan_all(Sources([str(file)]), Capabilities(target="local"), {("default", "chat"): current})
 
 
 def test_an_adapter_on_a_claim_is_mounted(tmp_path: Path) -> None:

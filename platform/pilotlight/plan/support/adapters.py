@@ -4,12 +4,13 @@ An engine that loads adapters while it runs gets none at its start on this machi
 that a deploy of other adapters is no new revision (targets/local/control/adapters.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from pilotlight.catalogue.adapter_files import ADAPTER_CONFIG
 from pilotlight.catalogue.engine_programs import AdapterSupport, adapter_support
+from pilotlight.k8s.adapters import Adapter
 from pilotlight.k8s.model_pins import is_local, local_path
 from pilotlight.plan.types import ADAPTERS_DIR, DecisionLog, PlannedAdapter
 from pilotlight.spec.service import AdapterReference, BaseModel, Catalogue, ModelFolder, Service
@@ -161,7 +162,7 @@ def with_adapters(
 ) -> dict[str, Json]:
     """Add the flags for the adapters; `dynamic`: only those that let the engine load them later."""
     count = min(max(MIN_BATCHED, _power_of_two(len(adapters))), MAX_BATCHED)
-    rank = max(MIN_RANK, _power_of_two(max(each.rank or UNKNOWN_RANK for each in adapters)))
+    rank = engine_rank(each.rank for each in adapters)
     written = [str(word) for word in container.get("args") or ()]
     names = {word.partition("=")[0].replace("_", "-") for word in written}
     general = (*support.args, *(support.dynamic_args if dynamic else ()))
@@ -174,6 +175,25 @@ def with_adapters(
     env = [{"name": name, "value": value} for name, value in support.env.items()] if dynamic else []
     added = {"env": [*(container.get("env") or ()), *env]} if env else {}
     return {**container, **added, "args": [*written, *args]} if args else {**container, **added}
+
+
+def engine_rank(ranks: Iterable[int]) -> int:
+    """Return the rank that an engine is started for, by those of its adapters."""
+    return max(MIN_RANK, _power_of_two(max(rank or UNKNOWN_RANK for rank in ranks)))
+
+
+def check_canary_rank(
+    container: Mapping[str, Json], adapters: tuple[PlannedAdapter, ...], support: AdapterSupport,
+    known: tuple[Adapter, ...], log: DecisionLog,
+) -> None:  # fmt: skip
+    """Refuse a canary of adapters for whose rank the engine would restart: it has the old and the new one at once."""
+    running, needed = engine_rank(each.rank for each in known), engine_rank(each.rank for each in adapters)
+    flags = {word.format(rank=needed) for word in support.args if "{rank}" in word}
+    if running != needed and flags & {*(container.get("args") or ())}:
+        highest = max(adapters, key=lambda each: each.rank or UNKNOWN_RANK)
+        message = f"adapter {highest.name}: its engine was started for rank {running} and would restart for {needed}"
+        message += ", so its canary would prove nothing; deploy it without a canary"
+        log.error("PL309", highest.named_at, message)
 
 
 def _power_of_two(number: int) -> int:

@@ -8,13 +8,15 @@ from threading import Thread
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.canaries.runner.conftest import KEY
+from tests.platform.canaries.runner.conftest import KEY, iris
 from tests.platform.canaries.runner.fake_target import PaperTarget
-from tests.platform.canaries.runner.test_deaths import current, runner, shares
+from tests.platform.canaries.runner.test_deaths import current, runner, shares, wanted
 from tests.platform.canaries.runner.test_no_data import TICKS, until_it_stops, with_policy
 
 from pilotlight.canaries.probes import MAX_ROUND_S
-from pilotlight.spec.canary_policy import Check
+from pilotlight.canaries.runner import apply_release
+from pilotlight.canaries.start_request import CanaryRequest, start
+from pilotlight.spec.canary_policy import Check, parse_policy
 from pilotlight.targets.target import RevisionStatus
 
 ABOUT = json.dumps({"name": KEY[1], "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}).encode()
@@ -94,6 +96,24 @@ def test_a_canary_that_alone_fails_at_the_example_is_rolled_back() -> None:
     with answering(target, {canary.revision: 500, canary.stable: 200}):
         assert until_it_stops(target) == "RolledBack"
     assert shares(target) == {canary.stable: 100}
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [({}, "error_rate, p50_ms, p99_ms"), ({"check": "p90_ms<9"}, "p90_ms"), ({"promql": "up=up", "max": "up=1"}, "")],
+)
+def test_a_canary_of_an_engine_on_a_cluster_is_warned_that_its_own_checks_have_no_data(
+    settings: dict[str, str], names: str
+) -> None:
+    documents = (iris("s3://m/a.gguf", most=most, form="gguf") for most in (2, 3))
+    old, new = (each.replace("      protocolVersion: v2\n", "") for each in documents)
+    target, said = PaperTarget(), list[str]()
+    apply_release(target, wanted(old))
+    start(CanaryRequest(wanted(new), parse_policy(settings)), target, lambda _: None, said.append)
+    fix = "; measure it with --promql, --max and --min-requests 0: docs/how-to/canary.md#engines"
+    revision = current(target).revision
+    told = f"warning: {names} of {revision} will have no data: it is not Pilotlight's predictor{fix}"
+    assert [each for each in said if "cannot be queried" not in each] == ([told] if names else [])
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def example_error(
 ) -> str:
     """Return why the stable revision rejects the example; empty if it accepts it or does not respond."""
     try:
-        code = max(_send(target, status, stable, example, 1, deadline), default=0)
+        code = max(send_probes(target, status, stable, example, 1, deadline), default=0)
     except PlatformError:
         return ""
     if code < REFUSED:
@@ -60,15 +60,8 @@ def example_error(
 
 def send_probes(
     target: Target, status: ServiceStatus, revision: RevisionStatus, example: str, count: int, deadline: Deadline
-) -> int:
-    """Send requests and return their number. Raise PlatformError if none can be sent."""
-    return len(_send(target, status, revision, example, count, deadline))
-
-
-def _send(
-    target: Target, status: ServiceStatus, revision: RevisionStatus, example: str, count: int, deadline: Deadline
 ) -> list[int]:
-    """Return the status codes, 0 without a response."""
+    """Send requests; return the status codes, 0 without a response. Raise PlatformError if none can be sent."""
     codes: list[int] = []
     if deadline.left() <= 0:
         return codes

@@ -397,6 +397,32 @@ def test_an_engine_is_told_that_the_client_of_a_large_body_has_left() -> None:
     play(case)
 
 
+@pytest.mark.parametrize("path", [f"/llm{CHAT}", CHAT])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_clients_that_send_long_bodies_slowly_leave_memory_to_others(path: str, chunked: bool) -> None:
+    async def case(bed: Bed) -> None:
+        await metered(bed)
+        bed.plane.buffer_budget.limit = 8 << 20
+        llm = route("llm", backend("llm-1", await bed.origin(whole=False)), models=("llm", "alias"))
+        bed.publish(llm, route("zero", backend("zero-1")))
+        framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {15 << 20}"
+        start = b'{"model": "alias", "user": "%b' % (b"x" * ((2 << 20) - 100))
+        start = b"%x\r\n%b\r\n" % (len(start), start) if chunked else start
+        for _ in range(12):
+            _, writer = await bed.connect()
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n".encode() + start)
+            await writer.drain()
+        await asyncio.sleep(0.5)
+        other = asyncio.create_task(bed.ask("POST", "/zero/v2/models/m/infer", b"x" * (1 << 20)))
+        await eventually_async(lambda: other.done() or any(each.name == "zero" for each in bed.wakes), "the wake-up")
+        await asyncio.sleep(0.1)
+        assert not other.done()
+        bed.publish(llm, route("zero", backend("zero-1", await bed.origin())))
+        assert (await other).status == 200
+
+    play(case)
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_body_is_in_the_budget_of_memory_until_its_replica_has_read_it(leaves: bool) -> None:
     """Or until its client leaves, which is seen while the replica reads nothing."""

@@ -21,6 +21,7 @@ from pilotlight.gateway.routing_table import Backend, Replica, RouteAdapter, Rou
 
 MAX_BUFFERED_BYTES: Final = 1 << 30
 SMALL_REQUEST_BYTES: Final = 1 << 12  # a thousand of them take 4 MiB
+MAX_HELD_BODY: Final = 1 << 20  # bytes that a queued request buffers
 WAKE_EVERY_S: Final = 1.0  # repeated, since the control process may have been away
 WAKE_AGAIN_S: Final = 0.1  # at first, doubled each time: the holder of a GPU may have been busy for that moment only
 UNHEALTHY_S: Final = 1.0  # no requests to a replica after a failed connect
@@ -126,11 +127,15 @@ class BufferBudget:
     def full(self) -> bool:
         return self.used > self.limit
 
-    def check(self, size: int) -> str:
-        """Return why a request with `size` buffered bytes may not wait; empty: it may."""
-        if not self.full or size <= SMALL_REQUEST_BYTES:
+    def check(self, size: int, *, growing: bool = False) -> str:
+        """Return why a request with `size` buffered bytes may not wait; empty: it may.
+
+        `growing`: for the rest of its body. Clients that send long ones slowly leave half of the budget to others.
+        """
+        limit = self.limit // 2 if growing and size > MAX_HELD_BODY else self.limit
+        if self.used <= limit or size <= SMALL_REQUEST_BYTES:
             return ""
-        return f"waiting requests hold more than {self.limit >> 20} MiB; retry later"
+        return f"waiting requests hold more than {limit >> 20} MiB; retry later"
 
 
 class PendingRequest(Protocol):

@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote
 
-from msgspec import UNSET, Raw, convert
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode as json_decode
 
 from pilotlight.contract import HEADER_SESSION
-from pilotlight.gateway.proxy.interfaces import RawRequestFields, RequestFields
+from pilotlight.gateway.proxy.backend import MAX_HELD_BODY
 from pilotlight.gateway.proxy.model_field import MAX_STEPS, JsonModelField, model_field
 from pilotlight.gateway.proxy.model_routes import (
     PATH,
@@ -28,7 +28,7 @@ from pilotlight.gateway.proxy.model_routes import (
 )
 from pilotlight.gateway.proxy.prefix_index import MAX_PROMPT_BYTES, read_prompt
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, with_headers
-from pilotlight.gateway.proxy.proxied_request import MAX_HELD_BODY, ProxiedRequest
+from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
     INTERIM_RESPONSE,
@@ -53,6 +53,14 @@ FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a ne
 TOO_LONG: Final = ErrorResponse(
     413, f"more than {MAX_BODY >> 20} MiB or {MAX_STEPS} brackets come before the model; send the model first"
 )
+
+
+class RequestFields(Struct):
+    """What is read of an OpenAI request, empty if missing: as objects, brackets take thirty times their memory."""
+
+    stream: Raw = Raw()
+    stream_options: Raw = Raw()
+
 
 Action = Callable[[], None]
 Continue = Callable[[ProxiedRequest], None]
@@ -151,19 +159,26 @@ class ModelRouting:
         if not self._field.done:
             self._field.feed(piece)
         too_long = request.buffered > MAX_BODY or self._field.too_late
-        problem = request.client.plane.buffer_budget.check(request.buffered)
+        crowded = request.client.plane.buffer_budget.check(request.buffered, growing=True)
         route = request.prepared.route
         # A service at its own address may get a body as it is: most clients use its engine's name of the model.
         optional = route is not None and not route.route.adapters and self._field.name is None
         if too_long and not optional:
             request.cancel(TOO_LONG)
-        elif self._field.done or request.body_complete or (optional and (too_long or problem)):
+        elif self._field.done or request.body_complete or (optional and (too_long or crowded)):
             self._route()
         elif route is None and request.buffered > MAX_HELD_BODY and not (names := _callable_names(request)):
             request.cancel(missing_model(names))  # who may call no model fills no memory
-        elif problem:
-            request.cancel(ErrorResponse(503, problem, {"Retry-After": "5"}))
         else:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Wait for more of the body, unless others need the memory."""
+        request = self._request
+        if crowded := request.client.plane.buffer_budget.check(request.buffered, growing=True):
+            request.cancel(ErrorResponse(503, crowded, {"Retry-After": "5"}))
+        else:
+            request.client.on_body = self._read
             request.resume_body()
 
     def _route(self) -> None:
@@ -187,8 +202,7 @@ class ModelRouting:
             else:
                 request.cancel(unknown_model(name, _callable_names(request)))
         elif self._chunks is not None and not request.body_complete and renamed:
-            request.client.on_body = self._read  # it gets another length, so all of it must be there
-            request.resume_body()
+            self._hold()  # it gets another length, so all of it must be there
         else:
             tag = match.tag or prepared.tag or tag_of(prepared.head.headers)
             route = routing.routes[match.key]
@@ -256,7 +270,8 @@ def include_usage(request: ProxiedRequest, submit: Continue) -> None:
         submit(request)
 
     def suffices() -> bool:
-        return request.buffered > MAX_USAGE_BODY or request.client.plane.buffer_budget.full
+        crowded = request.client.plane.buffer_budget.check(request.buffered, growing=True)
+        return bool(crowded) or request.buffered > MAX_USAGE_BODY
 
     def late() -> None:
         if request.buffered <= MAX_HELD_BODY:
@@ -271,14 +286,14 @@ def include_usage(request: ProxiedRequest, submit: Continue) -> None:
 def _add_usage(request: ProxiedRequest) -> None:
     body = _payload(request)
     try:
-        raw = json_decode(body, type=RawRequestFields)
-        fields = RequestFields(_value(raw.stream, None), _value(raw.stream_options, UNSET))
+        fields = json_decode(body, type=RequestFields)
+        stream, options = _value(fields.stream, None), _value(fields.stream_options, UNSET)
     except (ValueError, RecursionError):  # engines in Python read more than JSON, such as NaN and UTF-16
-        document = _object_of(body)
-        fields = convert(document, RequestFields) if document is not None else RequestFields()
-    if not _is_true(fields.stream):
+        document = _object_of(body) or {}
+        stream, options = document.get("stream"), document.get("stream_options", UNSET)
+    if not _is_true(stream):
         return
-    if fields.stream_options is UNSET and body.lstrip().startswith(b"{"):
+    if options is UNSET and body.lstrip().startswith(b"{"):
         start = body.index(b"{") + 1
         body = b"".join((body[:start], INCLUDE_USAGE, body[start:]))
     elif changed := _with_usage(body):

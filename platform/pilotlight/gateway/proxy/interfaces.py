@@ -2,29 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
-
-from msgspec import UNSET, Raw, Struct
+from typing import Protocol
 
 from pilotlight.gateway.proxy.backend import BufferBudget, LiveBackend, PendingRequest
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, RoutingState
 from pilotlight.gateway.proxy.response_observers import ResponseObserver
 from pilotlight.gateway.proxy.responses import Admission, PageHandler
 from pilotlight.gateway.proxy.upstream import LiveReplica
-
-
-class RequestFields(Struct):
-    """What the gateway reads of an OpenAI request; clients may send anything."""
-
-    stream: Any = None
-    stream_options: Any = UNSET
-
-
-class RawRequestFields(Struct):
-    """The same as JSON, empty if missing: some MiB of brackets take thirty times that as objects, and seconds."""
-
-    stream: Raw = Raw()
-    stream_options: Raw = Raw()
 
 
 class ObservedRequest(Protocol):

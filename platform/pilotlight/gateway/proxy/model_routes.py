@@ -78,17 +78,13 @@ class ModelRoutes:
 
     def only(self, names: Iterable[str]) -> ModelMatch | None:
         """Return the model that all the names lead to, adapters aside; None if there are several, or none."""
-        matches = {self.find(name) for name in names if not self._is_adapter(name)}
+        matches = {self.find(name) for name in names if self._routes[name][1] in self._routes[name][0].models}
         return matches.pop() if len(matches) == 1 else None
 
     def parent(self, name: str) -> str:
         """Return the base model of an adapter; empty: it is no adapter, or its base model is hidden."""
-        route, _ = self._routes.get(name, (None, ""))
-        return _prefix(route) + route.models[0] if route and route.models and self._is_adapter(name) else ""
-
-    def _is_adapter(self, name: str) -> bool:
-        route, own = self._routes.get(name, (None, ""))
-        return route is not None and (_key(route), own) in self._adapters
+        route, own = self._routes[name]
+        return _prefix(route) + route.models[0] if route.models and own not in route.models else ""
 
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:
         """Return the names that a client may call."""

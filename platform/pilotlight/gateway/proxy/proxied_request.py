@@ -7,7 +7,7 @@ upstream connection. It is retried on another replica only if its replica cannot
 from typing import Final
 
 from pilotlight.contract import HEADER_COLD_START, HEADER_REQUEST_ID
-from pilotlight.gateway.proxy.backend import SUSPECT_S, LiveBackend
+from pilotlight.gateway.proxy.backend import MAX_HELD_BODY, SUSPECT_S, LiveBackend
 from pilotlight.gateway.proxy.interfaces import Downstream
 from pilotlight.gateway.proxy.model_routes import openai_error
 from pilotlight.gateway.proxy.prefix_index import Prompt
@@ -18,7 +18,6 @@ from pilotlight.gateway.proxy.tunnel import start_tunnel
 from pilotlight.gateway.proxy.upstream import LiveReplica, Upstream
 from pilotlight.wire.http1_strict_parser import CHUNKED, UNTIL_CLOSE, ResponseHead, end_to_end_headers, response_lines
 
-MAX_HELD_BODY: Final = 1 << 20
 # A body that comes more slowly, after the first seconds, does not count as load: its client is what takes the time.
 SLOW_BODY_S: Final = 5.0
 MIN_BODY_RATE: Final = 1 << 14  # bytes a second

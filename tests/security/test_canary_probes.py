@@ -43,7 +43,7 @@ def model(answer: Callable[[socket.socket], Any]) -> Iterator[RevisionStatus]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def probed(revision: RevisionStatus) -> int:
+def probed(revision: RevisionStatus) -> list[int]:
     target = PaperTarget.__new__(PaperTarget)  # open_route alone is called
     return probes.send_probes(target, STATUS, revision, "", 1, probes.Deadline.of_round(time.monotonic))
 

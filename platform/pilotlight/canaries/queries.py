@@ -159,19 +159,14 @@ def single_value(answer: QueryAnswer, name: str) -> float | Missing:
     return Missing("nan", f"promql {name} gives NaN") if math.isnan(value) else value
 
 
-def checked_metrics(policy: CanaryPolicy) -> tuple[str, ...]:
-    """Return the built-in metrics that a policy checks or compares."""
-    checked = (each.name for each in policy.checks if not each.query)
-    return tuple(dict.fromkeys([*(COMPARED_METRICS if policy.compare else ()), *checked]))
-
-
 def display_queries(policy: CanaryPolicy, canary: MetricScope, stable: str) -> dict[str, str]:
     """Return one query per check, as it can be pasted into Prometheus; PromQL checks are evaluated with it."""
     values = {
         "revision": canary.revision, "stable": stable, "namespace": canary.namespace, "service": canary.service,
         "window": promql_duration(max(canary.window_s, MIN_WINDOW_S)),  # a rate needs two samples
     }  # fmt: skip
-    queries = dict.fromkeys(checked_metrics(policy), "") | {each.name: each.query for each in policy.checks}
+    compared = dict.fromkeys(COMPARED_METRICS if policy.compare else (), "")
+    queries = compared | {each.name: each.query for each in policy.checks}
     return {
         name: fill_placeholders(query, values, name) if query else _metric_query(name, canary)
         for name, query in queries.items()

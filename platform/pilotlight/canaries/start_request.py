@@ -105,31 +105,25 @@ def start(
     A document equal to the running canary's is not deployed again: only its policy is replaced.
     """
     from pilotlight.canaries.runner import apply_release, start_canary
+    from pilotlight.spec.canary_policy import COMPARED_METRICS
 
     releases = history.releases(target, request.key)
     stable = history.stable_release(releases)
     checked = request.checked or request.check(target, stable)
     on_checked(checked)
-    _note_unmeasured(target, request, checked, note)
+    policy, works = request.policy, checked.prepared.plan.workloads
+    checks = (each.name for each in policy.checks if not each.query)
+    names = dict.fromkeys([*(COMPARED_METRICS if policy.compare else ()), *checks])
+    foreign = any(each.revision == checked.new_revision and not each.is_pilotlight for each in works)
+    if names and foreign and not target.embedded:  # on a cluster nothing measures others' servers by revision
+        problem = f"{', '.join(names)} of {checked.new_revision} will have no data: it is not Pilotlight's predictor"
+        fix = "measure it with --promql, --max and --min-requests 0: docs/how-to/canary.md#engines"
+        note(f"warning: {problem}; {fix}")
     _try_queries(target, request, checked, note)
     if not (running_canary(target, request.key) and request.document() == history.released_document(releases[0])):
         apply_release(target, request.at_zero_percent())
     release = history.releases(target, request.key)[0]
     return start_canary(target, release, stable, request.policy_with_example(), datetime.now(UTC)), release
-
-
-def _note_unmeasured(
-    target: "Target", request: CanaryRequest, checked: CheckedCanary, note: Callable[[str], None]
-) -> None:
-    """Warn of checks that will find no requests: on a cluster nothing measures servers of others by revision."""
-    from pilotlight.canaries.queries import checked_metrics
-
-    names = checked_metrics(request.policy)
-    work = next((each for each in checked.prepared.plan.workloads if each.revision == checked.new_revision), None)
-    if names and work is not None and not (target.embedded or work.is_pilotlight):
-        problem = f"{', '.join(names)} of {checked.new_revision} will have no data: it is not Pilotlight's predictor"
-        fix = "measure it with --promql, --max and --min-requests 0: docs/how-to/canary.md#engines"
-        note(f"warning: {problem}; {fix}")
 
 
 def _try_queries(target: "Target", request: CanaryRequest, checked: CheckedCanary, note: Callable[[str], None]) -> None:

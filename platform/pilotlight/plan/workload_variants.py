@@ -92,8 +92,8 @@ def _adapters(context: PlanContext, current: Current, log: DecisionLog) -> Itera
     percent = next((each for each in shares if each is not None), None)
     split = context.choice.dynamic_adapters and traffic.is_split(context, percent)
     known = current.adapters.get(context.name, ()) if split else ()
-    if known and (support := context.choice.adapter_support) is not None:
-        check_canary_rank(context.choice.container, context.choice.adapters, support, known, log)
+    if known:
+        check_canary_rank(context.choice, known, log)
     for adapter in _rendered_adapters(context):
         before = next((each for each in known if each.name == adapter.name and each.model != adapter.model), None)
         if before is None or percent is None:

@@ -128,10 +128,8 @@ class BufferBudget:
         return self.used > self.limit
 
     def check(self, size: int, *, growing: bool = False) -> str:
-        """Return why a request with `size` buffered bytes may not wait; empty: it may.
-
-        `growing`: for the rest of its body. Clients that send long ones slowly leave half of the budget to others.
-        """
+        """Return why a request with `size` buffered bytes may not wait, if `growing` for more; empty: it may."""
+        # Clients that send long bodies slowly leave half of the budget to others.
         limit = self.limit // 2 if growing and size > MAX_HELD_BODY else self.limit
         if self.used <= limit or size <= SMALL_REQUEST_BYTES:
             return ""

@@ -165,20 +165,13 @@ class ModelRouting:
         optional = route is not None and not route.route.adapters and self._field.name is None
         if too_long and not optional:
             request.cancel(TOO_LONG)
+        elif crowded and not optional and not request.body_complete and (self._chunks or not self._field.done):
+            request.cancel(ErrorResponse(503, crowded, {"Retry-After": "5"}))
         elif self._field.done or request.body_complete or (optional and (too_long or crowded)):
             self._route()
         elif route is None and request.buffered > MAX_HELD_BODY and not (names := _callable_names(request)):
             request.cancel(missing_model(names))  # who may call no model fills no memory
         else:
-            self._hold()
-
-    def _hold(self) -> None:
-        """Wait for more of the body, unless others need the memory."""
-        request = self._request
-        if crowded := request.client.plane.buffer_budget.check(request.buffered, growing=True):
-            request.cancel(ErrorResponse(503, crowded, {"Retry-After": "5"}))
-        else:
-            request.client.on_body = self._read
             request.resume_body()
 
     def _route(self) -> None:
@@ -202,7 +195,8 @@ class ModelRouting:
             else:
                 request.cancel(unknown_model(name, _callable_names(request)))
         elif self._chunks is not None and not request.body_complete and renamed:
-            self._hold()  # it gets another length, so all of it must be there
+            request.client.on_body = self._read  # it gets another length, so all of it must be there
+            request.resume_body()
         else:
             tag = match.tag or prepared.tag or tag_of(prepared.head.headers)
             route = routing.routes[match.key]

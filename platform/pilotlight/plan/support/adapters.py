@@ -12,6 +12,7 @@ from pilotlight.catalogue.adapter_files import ADAPTER_CONFIG
 from pilotlight.catalogue.engine_programs import AdapterSupport, adapter_support
 from pilotlight.k8s.adapters import Adapter
 from pilotlight.k8s.model_pins import is_local, local_path
+from pilotlight.plan.component_context import RuntimeChoice
 from pilotlight.plan.types import ADAPTERS_DIR, DecisionLog, PlannedAdapter
 from pilotlight.spec.service import AdapterReference, BaseModel, Catalogue, ModelFolder, Service
 
@@ -182,15 +183,13 @@ def engine_rank(ranks: Iterable[int]) -> int:
     return max(MIN_RANK, _power_of_two(max(rank or UNKNOWN_RANK for rank in ranks)))
 
 
-def check_canary_rank(
-    container: Mapping[str, Json], adapters: tuple[PlannedAdapter, ...], support: AdapterSupport,
-    known: tuple[Adapter, ...], log: DecisionLog,
-) -> None:  # fmt: skip
+def check_canary_rank(choice: RuntimeChoice, known: tuple[Adapter, ...], log: DecisionLog) -> None:
     """Refuse a canary of adapters for whose rank the engine would restart: it has the old and the new one at once."""
-    running, needed = engine_rank(each.rank for each in known), engine_rank(each.rank for each in adapters)
-    flags = {word.format(rank=needed) for word in support.args if "{rank}" in word}
-    if running != needed and flags & {*(container.get("args") or ())}:
-        highest = max(adapters, key=lambda each: each.rank or UNKNOWN_RANK)
+    running, needed = (engine_rank(each.rank for each in adapters) for adapters in (known, choice.adapters))
+    general = choice.adapter_support.args if choice.adapter_support is not None else ()
+    flags = {word.format(rank=needed) for word in general if "{rank}" in word}
+    if running != needed and flags & {*(choice.container.get("args") or ())}:
+        highest = max(choice.adapters, key=lambda each: each.rank or UNKNOWN_RANK)
         message = f"adapter {highest.name}: its engine was started for rank {running} and would restart for {needed}"
         message += ", so its canary would prove nothing; deploy it without a canary"
         log.error("PL309", highest.named_at, message)

@@ -45,11 +45,6 @@ def support() -> FieldSupport:
     return yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=FieldSupport)
 
 
-def _is_confidential(context: PlanContext) -> bool:
-    model = context.component.model
-    return model is not None and bool(model.confidential.get("enabled"))
-
-
 def check_fields(context: PlanContext, log: DecisionLog) -> None:
     """Warn about every field that is set and has no effect in the component's mode."""
     if context.mode == "virtual":
@@ -88,7 +83,7 @@ def _check_annotations(context: PlanContext, log: DecisionLog) -> None:
 def _check_foreign(context: PlanContext, log: DecisionLog) -> None:
     """Report features that only our predictor has, for other servers."""
     component = context.component
-    if _is_confidential(context):
+    if component.model is not None and component.model.confidential.get("enabled"):
         log.error("PL364", context.path("model.confidential"), "decryption is not supported; use an unencrypted model")
     if context.choice.is_pilotlight:
         return

@@ -139,12 +139,8 @@ class MetricsSource:
                 counts[index] += responses
 
     def count_requests(self, key: Key, report: BackendReport) -> None:
-        """Count requests to an adapter or engine as the gateway reports them: engines have no such metrics by revision.
-
-        Without those that no replica took, and those that `count_lost` counts.
-        """
-        empty = RequestCounts([0] * len(report.latencies))
-        counted = self._counted.setdefault((*key, report.revision), empty)
+        """Count those to an adapter or engine, which has no such metrics, without those that `count_lost` counts."""
+        counted = self._counted.setdefault((*key, report.revision), RequestCounts([0] * len(report.latencies)))
         counted.requests += report.requests - report.rejected - report.lost
         counted.errors += report.errors - report.rejected - report.lost
         counted.seconds += report.latency_s

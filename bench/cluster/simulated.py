@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, seconds_until
+from tests.cluster.real_helm import require_gateway
 
 from bench.cluster.pod_lifetimes import PodEvent, lifetimes, usage
 from bench.cluster.scalers import BEHAVIOR, HURRY, KEDA, hurry
@@ -38,6 +39,8 @@ WINDOW_S: Final = 6  # the shortest that Knative allows
 MODES: Final[Mapping[str, Mapping[str, str]]] = {
     "knative": {
         "serving.kserve.io/deploymentMode": "Serverless", "autoscaling.knative.dev/window": f"{WINDOW_S}s",
+        # A panic window of a second sees a load or none, by the phases of two of Knative's clocks.
+        "autoscaling.knative.dev/panic-window-percentage": "50.0",
     },
     "keda": KEDA,
 }  # fmt: skip
@@ -190,6 +193,7 @@ def predicted(mode: str, measured_profile: Profile, trace: Trace) -> Figures:
 
 def run(cluster: Cluster, names: Sequence[str], runs: int) -> dict[str, Any]:
     """Return profile and traces of each mode. A run with a failed request is reported, and left out."""
+    require_gateway(cluster)
     with ExitStack() as stack:
         subjects = [stack.enter_context(deployed(cluster, mode)) for mode in MODES]
         found = profiles(subjects)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.cluster.real_cluster import Cluster, find_cluster
-from tests.cluster.real_helm import SYSTEM, install_gateway
+from tests.cluster.real_helm import SYSTEM, require_gateway
 from tests.http_reply import Reply
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -59,10 +59,8 @@ def ask(cluster: Cluster) -> Ask:
 
 @pytest.fixture(scope="session")
 def gateway(cluster: Cluster) -> Callable[[], list[str]]:
-    """Names of the gateway's pods that are ready. It is installed where it is not, and stays: others may use it."""
-    if cluster.get("deployment", "pilotlight-gateway", "-n", SYSTEM) is None:
-        install_gateway(cluster)
-    cluster.kubectl("rollout", "status", "deployment/pilotlight-gateway", "-n", SYSTEM, "--timeout=120s")
+    """Names of the gateway's pods that are ready."""
+    require_gateway(cluster)
 
     def ready() -> list[str]:
         found = cluster.get("pods", "-n", SYSTEM, "-l", "pilotlight.dev/gateway=pilotlight-gateway")["items"]

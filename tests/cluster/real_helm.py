@@ -51,11 +51,14 @@ def find_helm(cluster: Cluster, namespace: str) -> Helm:
     return Helm(shutil.which("helm", path=beside) or judge.helm(), cluster, namespace)
 
 
-def install_gateway(cluster: Cluster) -> None:
-    """Under a name and with roles of its own, so that the chart fits a second time beside it."""
-    cluster.kubectl("create", "namespace", SYSTEM, check=False)
-    values = {"roles": {"deployer": "gateway-deployer", "viewer": "gateway-viewer"}}
-    find_helm(cluster, SYSTEM).install("gateway", "inference-platform", values)
+def require_gateway(cluster: Cluster) -> None:
+    """Wait for the gateway. Installed where it is not, and left there, under a name and with roles of its own, so that
+    the chart fits a second time beside it."""
+    if cluster.get("deployment", "pilotlight-gateway", "-n", SYSTEM) is None:
+        cluster.kubectl("create", "namespace", SYSTEM, check=False)
+        values = {"roles": {"deployer": "gateway-deployer", "viewer": "gateway-viewer"}}
+        find_helm(cluster, SYSTEM).install("gateway", "inference-platform", values)
+    cluster.kubectl("rollout", "status", "deployment/pilotlight-gateway", "-n", SYSTEM, "--timeout=120s")
 
 
 def left_behind(cluster: Cluster, selector: str, *place: str) -> list[str]:

@@ -6,7 +6,7 @@ The decisions are those of the embedded platform: `decide`, its samples of traff
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -19,9 +19,9 @@ from pilotlight.targets.local.control.service_state import TrafficLog, activatio
 from pilotlight.targets.local.scaling import kpa
 from pilotlight.targets.local.scaling.decision import KpaDecisionState, decide
 from pilotlight.targets.local.scaling.gpu_admission import Gpu, Holder, Waiter, admit
-from pilotlight.targets.local.scaling.keda import scheduled
+from pilotlight.targets.local.scaling.keda import KedaState, scheduled
 from pilotlight.targets.local.scaling.removal import select_for_removal
-from pilotlight.targets.local.scaling.types import Decision, Kpa, Observed
+from pilotlight.targets.local.scaling.types import Decision, Hpa, Kpa, Observed
 
 DEFAULT_COLD_START_S: Final = 5.0
 LONG_AGO: Final = -1e6
@@ -121,6 +121,8 @@ class ReplicaSet:
 
     def decide(self, now: float) -> bool:
         active = self.active
+        if self.scenario.is_pushed:
+            self._push(now)
         if not (active or self.desired or self.traffic.waiting or self._always or min_replicas(self.scenario.scaling)):
             return bool(self.replicas)
         if now - self._decided_at >= self.scenario.tick_s - 1e-9:
@@ -128,10 +130,25 @@ class ReplicaSet:
             ready = sum(each.state == "ready" for each in active)
             observed = Observed(
                 len(active), ready, self.traffic.samples, self.traffic.waiting, self.traffic.in_flight,
-                self._metrics(now, ready), LONG_AGO,
+                {**self._metrics(now, ready), **self._requests()}, LONG_AGO,
             )  # fmt: skip
             self._apply(decide(self.scenario.scaling, observed, self._state, now), now)
         return True
+
+    def _push(self, now: float) -> None:
+        """Prolong KEDA's cooldown, as the gateway's stream does, while there are requests or a replica starts."""
+        samples = self.traffic.samples
+        busy = bool(samples) and samples[-1].at > now - 1.5 and samples[-1].concurrency + samples[-1].requests > 0
+        if isinstance(self._state, KedaState) and (busy or any(each.state == "starting" for each in self.replicas)):
+            self._state = replace(self._state, last_active=now)
+
+    def _requests(self) -> dict[str, float]:
+        """Return the values of triggers that read the requests of the moment."""
+        scaling = self.scenario.scaling
+        if not (self.scenario.is_pushed and isinstance(scaling, Hpa)):
+            return {}
+        count = float(self.traffic.waiting + self.traffic.in_flight)
+        return {metric.name: count for metric in scaling.metrics if metric.source == "requests"}
 
     def finished(self, replica: SimulatedReplica, now: float) -> None:
         """End a draining replica that has no requests left, once it may end."""

@@ -12,11 +12,11 @@ from pilotlight.k8s.quantities import gpu_count, parse_quantity
 from pilotlight.plan.types import Plan, Workload
 from pilotlight.simulation.service_times import Start
 from pilotlight.targets.local.scaling.from_manifests import scaling_of
-from pilotlight.targets.local.scaling.types import Fixed, Kpa, Scaling
+from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Scaling
 
 Json = Any
 KNATIVE_TICK_S: Final = 2.0  # Knative's autoscaler decides every two seconds
-HPA_SYNC_S: Final = 15.0
+HPA_SYNC_S: Final = 15.0  # KEDA decides about zero each polling interval, which may be shorter
 KNATIVE_DRAIN_S: Final = 30.0  # its queue proxy keeps a terminating pod so long at least
 ACTIVATOR_QUEUE: Final = 10_000  # requests that Knative's activator holds for a revision
 DEFAULT_TIMEOUT_S: Final = 300.0
@@ -48,6 +48,7 @@ class Scenario:
     start: Start = "process"
     devices: int | None = None  # GPUs there are; None: as many as replicas need
     notes: tuple[str, ...] = ()
+    is_pushed: bool = False  # KEDA reads the requests there are at the moment, and each prolongs its cooldown
 
     @property
     def min_replicas(self) -> int:
@@ -81,7 +82,9 @@ def scenario_of(
     others = [each.name for each in plan.workloads if each.name != workload.name]
     if others:
         notes = (*notes, f"only {workload.name} is simulated, not {', '.join(others)}")
-    cluster_tick = KNATIVE_TICK_S if serverless else HPA_SYNC_S
+    cluster_tick = KNATIVE_TICK_S
+    if isinstance(scaling, Hpa):
+        cluster_tick = min(scaling.polling_s, HPA_SYNC_S) if scaling.keda else HPA_SYNC_S
     scenario = Scenario(
         workload.name, plan.namespace, workload.mode, scaling,
         tick_s=1.0 if embedded else cluster_tick,
@@ -92,6 +95,7 @@ def scenario_of(
         timeout_s=timeout,
         queue_limit=1024 if workload.is_pilotlight else 0,
         notes=notes,
+        is_pushed=not embedded and isinstance(scaling, Hpa) and scaling.keda,
     )  # fmt: skip
     return _with_resources(scenario, workload)
 

@@ -61,6 +61,19 @@ def test_keda_scales_by_requests_at_the_gateway() -> None:
     assert result.failed == 0
 
 
+def test_on_a_cluster_keda_reads_the_requests_of_the_moment() -> None:
+    """Three wait when KEDA asks first; its cooldown counts from the second start's end, and is read every 5 s."""
+    quick = ScalingRules((Policy("Percent", 100, 1),), "Max", 0.0)
+    rules = Hpa(
+        0, 5, (Metric("requests", "requests", "AverageValue", 2.0),), quick, quick, keda=True, polling_s=5.0,
+        cooldown_s=20.0,
+    )  # fmt: skip
+    three = Trace(np.array([0.0, 3.5, 4.5]), duration=60.0)
+    result = simulate_exactly(scenario(rules, tick_s=5.0, is_pushed=True), constant(0.1, cold_start=7.0), three)
+    assert result.cold_starts == 2
+    assert result.replicas[-1] == (pytest.approx(35, abs=1.5), 0)
+
+
 def test_cpu_of_busy_replicas_scales_an_hpa() -> None:
     quick = ScalingRules((Policy("Percent", 100, 1),), "Max", 0.0)
     rules = Hpa(1, 6, (Metric("cpu", "cpu", "Utilization", 50.0),), quick, quick)

@@ -292,10 +292,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="write the result to bench/results")
     options = parser.parse_args(arguments)
     if options.again:
-        result = predicted_again(json.loads(options.again.read_text()))
-        options.again.write_text(json.dumps(result, indent=2) + "\n")
-        options.again.with_suffix(".md").write_text(f"# Simulation against the embedded platform\n\n{table(result)}\n")
-        return missed(result["traces"])
+        result = json.loads(options.again.read_text())
+        if "modes" in result:
+            from bench.cluster.simulated import predicted_again as again  # it needs the client of a cluster
+        else:
+            again = predicted_again
+        return write(again(result), options.again)
     names = options.traces.split(",")
     if options.cluster:
         return on_cluster(names, options.runs, keep=options.keep)
@@ -314,10 +316,18 @@ def main(arguments: Sequence[str]) -> int:
     if options.keep:
         from bench.__main__ import RESULTS  # it imports this module for the page
 
-        stem = RESULTS / f"{date[:10]}-{slug(machine)}-simulation"
-        stem.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
-        stem.with_suffix(".md").write_text(f"# Simulation against the embedded platform\n\n{table(result)}\n")
+        return write(result, RESULTS / f"{date[:10]}-{slug(machine)}-simulation.json")
     return missed(traces)
+
+
+def write(result: Mapping[str, Any], file: Path) -> int:
+    """Write a result and its page; return the exit code."""
+    is_cluster = "modes" in result
+    title = "a cluster" if is_cluster else "the embedded platform"
+    file.write_text(json.dumps(result, indent=2) + "\n")
+    page = cluster_tables(result) if is_cluster else table(result)
+    file.with_suffix(".md").write_text(f"# Simulation against {title}\n\n{page}\n")
+    return max([missed(each["traces"]) for each in (result["modes"].values() if is_cluster else [result])])
 
 
 def on_cluster(names: Sequence[str], runs: int, *, keep: bool) -> int:
@@ -341,9 +351,7 @@ def on_cluster(names: Sequence[str], runs: int, *, keep: bool) -> int:
     }  # fmt: skip
     print(cluster_tables(result))
     if keep:
-        stem = RESULTS / f"{date[:10]}-{slug(machine)}-{ON_CLUSTER}"
-        stem.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
-        stem.with_suffix(".md").write_text(f"# Simulation against a cluster\n\n{cluster_tables(result)}\n")
+        return write(result, RESULTS / f"{date[:10]}-{slug(machine)}-{ON_CLUSTER}.json")
     return max(missed(mode["traces"]) for mode in modes.values())
 
 

@@ -34,7 +34,7 @@ class SimulatedReplica:
     state: str = "pending"  # pending, starting, ready, draining, exited
     gpus: tuple[int | str, ...] = ()
     admitted_at: float = math.inf
-    retired_at: float = 0.0
+    exists_until: float = 0.0  # at least, once it drains
     in_flight: int = 0
 
 
@@ -89,7 +89,9 @@ class ReplicaSet:
         self.decisions: list[tuple[float, Decision]] = []
         self._state: object = _initial_state(scenario)
         self._always = bool(scheduled(scenario.scaling))
-        self._decided_at = LONG_AGO
+        # A cluster's autoscaler has a clock of its own; on one machine it ticks with the gateway's reports.
+        self._phase_s = rng.uniform(0, scenario.tick_s) if scenario.tick_s > 1 else 0.0
+        self._decides_at = self._phase_s
         self._number = 0
         self._gpus = [Gpu(index) for index in range(scenario.devices or 0)]
 
@@ -112,6 +114,7 @@ class ReplicaSet:
         self.traffic.wait(max(self.traffic.waiting, waiting), now)
         count = activation_replicas(self.scenario.scaling)
         if self.desired < count:
+            self._decides_at = self._next_decision(now)
             self._apply(Decision(count, f"{count}: a request is waiting", self._state, "activation"), now)
 
     def tick(self, now: float) -> bool:
@@ -125,8 +128,8 @@ class ReplicaSet:
             self._push(now)
         if not (active or self.desired or self.traffic.waiting or self._always or min_replicas(self.scenario.scaling)):
             return bool(self.replicas)
-        if now - self._decided_at >= self.scenario.tick_s - 1e-9:
-            self._decided_at = now
+        if now >= self._decides_at - 1e-9:
+            self._decides_at = self._next_decision(now)
             ready = sum(each.state == "ready" for each in active)
             observed = Observed(
                 len(active), ready, self.traffic.samples, self.traffic.waiting, self.traffic.in_flight,
@@ -134,6 +137,10 @@ class ReplicaSet:
             )  # fmt: skip
             self._apply(decide(self.scenario.scaling, observed, self._state, now), now)
         return True
+
+    def _next_decision(self, now: float) -> float:
+        interval = self.scenario.tick_s
+        return self._phase_s + interval * (math.floor((now - self._phase_s) / interval + 1e-9) + 1)
 
     def _push(self, now: float) -> None:
         """Prolong KEDA's cooldown, as the gateway's stream does, while there are requests or a replica starts."""
@@ -153,11 +160,10 @@ class ReplicaSet:
     def finished(self, replica: SimulatedReplica, now: float) -> None:
         """End a draining replica that has no requests left, once it may end."""
         if replica.state == "draining" and not replica.in_flight:
-            until = replica.retired_at + self.scenario.drain_s
-            if now >= until:
+            if now >= replica.exists_until:
                 self._end(replica, now)
             else:
-                self._clock.at(until, self._drained, replica)
+                self._clock.at(replica.exists_until, self._drained, replica)
 
     def _drained(self, now: float, replica: SimulatedReplica) -> None:
         self.finished(replica, now)
@@ -242,7 +248,8 @@ class ReplicaSet:
         waited = replica.state == "pending"
         if served and self.scenario.parks and not self.desired and not self.parked:
             self.parked = True
-        replica.state, replica.retired_at = "draining", now
+        replica.state = "draining"
+        replica.exists_until = now + (self.scenario.drain_s if self.desired else self.scenario.idle_drain_s)
         if served:
             self._on_retire(replica, now)
         if waited:

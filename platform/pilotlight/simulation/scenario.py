@@ -9,6 +9,7 @@ from pilotlight.errors import UsageError
 from pilotlight.gateway.routing_table import HOLD_LIMIT
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.quantities import gpu_count, parse_quantity
+from pilotlight.plan.environment_variables import DRAIN_DELAY_S
 from pilotlight.plan.types import Plan, Workload
 from pilotlight.simulation.service_times import Start
 from pilotlight.targets.local.scaling.from_manifests import scaling_of
@@ -27,7 +28,8 @@ AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
 class Scenario:
     """One workload on one kind of platform. Times are seconds.
 
-    `tick_s`: between two decisions; `drain_s`: a terminating replica exists at least so long, with its GPUs.
+    `tick_s`: between two decisions; `drain_s`: a terminating replica exists at least so long, with its GPUs, and
+    `idle_drain_s` if it is the last one.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Scenario:
     scaling: Scaling
     tick_s: float = 1.0
     drain_s: float = 0.0
+    idle_drain_s: float = 0.0
     concurrency: int = 0  # requests in flight per replica; 0: no limit
     hold_s: float = DEFAULT_TIMEOUT_S
     hold_limit: int = HOLD_LIMIT
@@ -88,7 +91,8 @@ def scenario_of(
     scenario = Scenario(
         workload.name, plan.namespace, workload.mode, scaling,
         tick_s=1.0 if embedded else cluster_tick,
-        drain_s=KNATIVE_DRAIN_S if serverless and not embedded else 0.0,
+        drain_s=0.0 if embedded else KNATIVE_DRAIN_S if serverless else float(workload.is_pilotlight * DRAIN_DELAY_S),
+        idle_drain_s=KNATIVE_DRAIN_S if serverless and not embedded else 0.0,
         concurrency=workload.container_concurrency or 0,
         hold_s=min(timeout, float(workload.progress_deadline_seconds)),
         hold_limit=ACTIVATOR_QUEUE if serverless and not embedded else HOLD_LIMIT,

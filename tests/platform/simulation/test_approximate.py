@@ -22,7 +22,9 @@ EXPONENTIAL = tuple(np.random.default_rng(0).exponential(0.05, 2000).tolist())
 FOUR = scenario(kpa(target=4, container_concurrency=4), concurrency=4)
 RANDOM = Profile(ServiceTimes(EXPONENTIAL)).with_cold_start("process", 4.0)
 SPREAD = scenario(kpa(target=2, container_concurrency=0))  # requests queue in replicas
-KNATIVE = scenario(kpa(target=4, container_concurrency=4, grace_s=30.0), concurrency=4, tick_s=2.0, drain_s=30.0)
+KNATIVE = scenario(
+    kpa(target=4, container_concurrency=4, grace_s=30.0), concurrency=4, tick_s=2.0, drain_s=30.0, idle_drain_s=30.0
+)
 
 
 @pytest.mark.parametrize(

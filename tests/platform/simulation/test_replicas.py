@@ -62,16 +62,31 @@ def test_keda_scales_by_requests_at_the_gateway() -> None:
 
 
 def test_on_a_cluster_keda_reads_the_requests_of_the_moment() -> None:
-    """Three wait when KEDA asks first; its cooldown counts from the second start's end, and is read every 5 s."""
+    """Three wait when the HPA asks. KEDA's cooldown counts from the last response, and is read every 5 s."""
     quick = ScalingRules((Policy("Percent", 100, 1),), "Max", 0.0)
-    rules = Hpa(
-        0, 5, (Metric("requests", "requests", "AverageValue", 2.0),), quick, quick, keda=True, polling_s=5.0,
-        cooldown_s=20.0,
-    )  # fmt: skip
-    three = Trace(np.array([0.0, 3.5, 4.5]), duration=60.0)
-    result = simulate_exactly(scenario(rules, tick_s=5.0, is_pushed=True), constant(0.1, cold_start=7.0), three)
-    assert result.cold_starts == 2
-    assert result.replicas[-1] == (pytest.approx(35, abs=1.5), 0)
+    metric = Metric("requests", "requests", "AverageValue", 2.0)
+    rules = Hpa(0, 5, (metric,), quick, quick, keda=True, polling_s=5.0, cooldown_s=20.0)
+    three = Trace(np.array([0.0, 3.5, 4.5]), duration=120.0)
+    profile = constant(0.1, cold_start=12.0)
+    result, draining = (
+        simulate_exactly(scenario(rules, tick_s=5.0, is_pushed=True, drain_s=drain_s), profile, three)
+        for drain_s in (0.0, 30.0)
+    )
+    assert [count for _, count in result.replicas] == [1, 2, 1, 0]
+    second_start, zero = result.replicas[1][0], result.replicas[-1][0]
+    assert 4.5 <= second_start <= 11
+    assert 32 <= zero <= 43
+    assert draining.replica_seconds - result.replica_seconds == pytest.approx(30)  # not for the last one, which is idle
+
+
+def test_on_a_cluster_the_clock_of_the_autoscaler_has_a_phase() -> None:
+    """The first decision comes within an interval of the first request, at another time with another seed."""
+    simulated, profile = scenario(kpa(target=1.0), tick_s=5.0), constant(0.3, cold_start=20.0)
+    steady = Trace(np.arange(0, 30, 0.05))
+    results = [simulate_exactly(simulated, profile, steady, seed) for seed in range(12)]
+    second = {next(at for at, count in result.replicas if count > 1) for result in results}
+    assert len(second) >= 4
+    assert max(second) - min(second) <= 5
 
 
 def test_cpu_of_busy_replicas_scales_an_hpa() -> None:
@@ -87,7 +102,7 @@ def test_a_new_replica_waits_for_the_gpu_of_one_that_drains() -> None:
     """With Knative a pod that ends has its GPU for 30 s more; on one machine as long as its last request."""
     gap = Trace(np.array([0.0, 100.0]), duration=200.0)
     fields = {"gpus": 1, "devices": 1, "tick_s": 2.0}
-    slow = simulate_exactly(scenario(kpa(window_s=93.0, grace_s=0.0), drain_s=30.0, **fields), constant(0.1), gap)
+    slow = simulate_exactly(scenario(kpa(window_s=93.0, grace_s=0.0), idle_drain_s=30.0, **fields), constant(0.1), gap)
     quick = simulate_exactly(scenario(kpa(window_s=93.0, grace_s=0.0), **fields), constant(0.1), gap)
     assert quick.latency.quantile(1.0) == pytest.approx(2.1, abs=0.1)
     assert slow.latency.quantile(1.0) > 20

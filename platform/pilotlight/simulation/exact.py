@@ -248,7 +248,7 @@ class ExactEngine:
             replica.in_flight = live.in_flight
             if not live.in_flight:
                 del self.serving[live.id]
-                self.replica_set.finished(replica, now)
+                self.replica_set.finished(now, replica)
 
     def fail(self, request: Request, reason: str) -> None:
         """Count a request that no replica got."""

@@ -101,7 +101,7 @@ class ReplicaSet:
 
     def begin(self, now: float) -> None:
         """Begin with the lower bound of replicas ready, or at zero."""
-        self.desired = self.scenario.min_replicas
+        self.desired = min_replicas(self.scenario.scaling)
         for _ in range(self.desired):
             replica = self._new(now)
             self._admit(now)
@@ -157,16 +157,13 @@ class ReplicaSet:
         count = float(self.traffic.waiting + self.traffic.in_flight)
         return {metric.name: count for metric in scaling.metrics if metric.source == "requests"}
 
-    def finished(self, replica: SimulatedReplica, now: float) -> None:
+    def finished(self, now: float, replica: SimulatedReplica) -> None:
         """End a draining replica that has no requests left, once it may end."""
         if replica.state == "draining" and not replica.in_flight:
             if now >= replica.exists_until:
                 self._end(replica, now)
             else:
-                self._clock.at(replica.exists_until, self._drained, replica)
-
-    def _drained(self, now: float, replica: SimulatedReplica) -> None:
-        self.finished(replica, now)
+                self._clock.at(replica.exists_until, self.finished, replica)
 
     def close(self, now: float) -> None:
         """Count what still exists at the end of the trace."""
@@ -255,7 +252,7 @@ class ReplicaSet:
         if waited:
             self._end(replica, now)
         else:
-            self.finished(replica, now)
+            self.finished(now, replica)
 
     def _end(self, replica: SimulatedReplica, now: float) -> None:
         if replica.state == "exited":
@@ -301,5 +298,5 @@ def _initial_state(scenario: Scenario) -> object:
     """Return the autoscaler's state of a service that has been idle for long."""
     if not isinstance(scenario.scaling, Kpa):
         return None
-    state: kpa.State = "active" if scenario.min_replicas else "inactive"
+    state: kpa.State = "active" if min_replicas(scenario.scaling) else "inactive"
     return KpaDecisionState(kpa.KpaState(), kpa.Phase(state, LONG_AGO, True, LONG_AGO))

@@ -13,7 +13,6 @@ LEAST_S: Final = 1e-5
 BINS_PER_DECADE: Final = 1000  # a bin is 0.23 % wide
 _BINS: Final = 10 * BINS_PER_DECADE  # up to 1e5 s
 QUANTILE: Final = re.compile(r"(held_|queued_|served_|ttft_|)p(\d{1,2}(\.\d+)?)")
-OUTCOMES: Final = ("timeout", "queue full", "unavailable")
 
 
 class LatencyHistogram:
@@ -89,7 +88,7 @@ class Simulation:
     held: LatencyHistogram  # until a replica took the request, of those that waited for one
     queued: LatencyHistogram  # in the replica, before the model ran
     served: LatencyHistogram
-    failures: Mapping[str, int] = field(default_factory=dict)  # by OUTCOMES
+    failures: Mapping[str, int] = field(default_factory=dict)  # timeout, queue full, unavailable
     cold_starts: int = 0  # replicas that started, of any kind
     cold_requests: int = 0  # requests that arrived while no replica was there
     starts: Mapping[str, int] = field(default_factory=dict)  # by kind of start

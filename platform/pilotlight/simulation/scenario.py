@@ -53,12 +53,6 @@ class Scenario:
     notes: tuple[str, ...] = ()
     is_pushed: bool = False  # KEDA reads the requests there are at the moment, and each prolongs its cooldown
 
-    @property
-    def min_replicas(self) -> int:
-        if isinstance(self.scaling, Fixed):
-            return self.scaling.replicas
-        return self.scaling.min_scale if isinstance(self.scaling, Kpa) else self.scaling.min_replicas
-
 
 def scenario_of(
     plan: Plan, manifests: Sequence[Manifest], *, embedded: bool, component: str = "", zero_grace_s: float = 0.0

@@ -8,6 +8,7 @@ from pilotlight.simulation.conditions import Condition
 from pilotlight.simulation.result import Simulation
 from pilotlight.simulation.scenario import Scenario
 from pilotlight.simulation.variants import Axis, Variant
+from pilotlight.targets.local.control.service_state import min_replicas
 from pilotlight.targets.local.scaling.types import Kpa
 
 Minimized = Literal["gpu-hours", "cost", "replica-seconds"]
@@ -40,7 +41,7 @@ class Proposal:
 def default_axes(scenario: Scenario, component: str) -> list[Axis]:
     """Return what is searched unless --vary says it: the lower bound, the target of a replica, the window."""
     scaling = scenario.scaling
-    counts = sorted({0, 1, 2, 3, scenario.min_replicas})
+    counts = sorted({0, 1, 2, 3, min_replicas(scenario.scaling)})
     axes = [Axis(f"spec.{component}.minReplicas", tuple(map(str, counts)))]
     if isinstance(scaling, Kpa):
         target = max(1, round(scaling.target))

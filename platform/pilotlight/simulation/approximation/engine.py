@@ -345,7 +345,7 @@ class ApproximateEngine:
 
     def _drained(self, now: float, replica: SimulatedReplica) -> None:
         replica.in_flight = 0
-        self.replica_set.finished(replica, now)
+        self.replica_set.finished(now, replica)
 
     def _result(self) -> Simulation:
         recording = self.recording

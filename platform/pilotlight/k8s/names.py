@@ -24,6 +24,7 @@ LABEL_VISIBILITY: Final = "networking.knative.dev/visibility"
 
 # Mark the CRDs that our chart installs. The category shows the same without the right to read CRDs, and lists all
 # objects: kubectl get pilotlight.
+ANNOTATION_DEFINITION: Final = f"{DOMAIN}/crd"
 CATEGORY: Final = "pilotlight"
 FINALIZER: Final = f"{DOMAIN}/controller"  # on InferenceServices that the controller reconciles
 

@@ -109,29 +109,33 @@ def _read_skops(spec: LoadSpec) -> Any:
         with open_trusted(spec.path, spec.trusted_pickles, what, "save it in another format, such as ONNX") as file:
             return io.loads(file.read(), trusted=untrusted)
     estimator = io.loads(content, trusted=untrusted)
-    if untrusted:
-        _check_trees(estimator)
+    _check_trees(list(_parts(estimator)))
     return estimator
 
 
-def _check_trees(estimator: Any) -> None:
+def _check_trees(parts: list[Any]) -> None:
     """Raise ValueError for a tree whose indices lead out of its arrays or features: scikit-learn does not check them.
 
-    Trees of neighbours are made again from their points, which takes as long as the fit.
+    Nor does it for trees that are more than the outputs they add to. Trees of neighbours are made again from their
+    points, which takes as long as the fit.
     """
     from sklearn.neighbors import BallTree, KDTree
 
-    for part in _parts(estimator):
+    for part in parts:
         if isinstance(part, (BallTree, KDTree)):
             state = part.__getstate__()
             new = type(part)(state[0], leaf_size=state[4], metric=state[-2], sample_weight=state[-1])
             part.__setstate__(new.__getstate__())
-        elif type(part).__module__ in TREES and (hasattr(part, "tree_") or hasattr(part, "estimators_")):
-            columns = getattr(part, "estimators_features_", None) or [range(getattr(part, "n_features_in_", 0))]
-            width = min(map(len, columns))
-            members = np.ravel(getattr(part, "estimators_", part))
+        elif type(part).__module__ in TREES:
+            width = min([getattr(part, "n_features_in_", 0), *map(len, getattr(part, "estimators_features_", ()))])
+            members = [*np.ravel(getattr(part, "estimators_", ())), *([part] if hasattr(part, "tree_") else [])]
             if not all(_is_sound(each.tree_, min(width, each.n_features_in_)) for each in members):
                 raise ValueError(f"a tree of its {type(part).__name__} has indices that are out of range")
+    for part in parts:
+        if hasattr(part, "_raw_predict_init") and hasattr(part, "estimators_"):  # last, since it runs other parts
+            outputs = part._raw_predict_init(np.zeros((1, part.n_features_in_))).shape[1]
+            if part.estimators_.shape[1] != outputs:
+                raise ValueError(f"its {type(part).__name__} has other numbers of trees and of outputs")
 
 
 def _is_sound(tree: Any, width: int) -> bool:
@@ -205,8 +209,7 @@ def _text_columns(chooser: Any) -> Iterator[Any]:
 
 
 def _methods(estimator: Any) -> Methods:
-    names = [name for name in METHODS if hasattr(estimator, name)]
-    methods = {name: partial(_dense, getattr(estimator, name)) for name in names}
+    methods = {name: partial(_dense, getattr(estimator, name)) for name in METHODS if hasattr(estimator, name)}
     steps = getattr(estimator, "steps", None)
     forest = steps[-1][1] if steps else estimator
     if type(forest).__name__ not in FORESTS or type(forest).__module__ != FOREST_MODULE or forest.n_outputs_ != 1:
@@ -216,7 +219,8 @@ def _methods(estimator: Any) -> Methods:
     def mean(table: Any) -> Any:
         """Return the mean of the trees, or None for what only the forest's own checks can judge."""
         rows = np.ascontiguousarray(before(table) if before else table, np.float32)
-        return sum(tree.tree_.predict(rows) for tree in trees) / len(trees) if np.isfinite(rows).all() else None
+        valid = rows.shape[1:] == (forest.n_features_in_,) and np.isfinite(rows).all()
+        return sum(tree.tree_.predict(rows) for tree in trees) / len(trees) if valid else None
 
     def predict(table: Any) -> Array:
         result = mean(table)

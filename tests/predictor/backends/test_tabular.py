@@ -1,5 +1,6 @@
 """Models of tables, saved by their own frameworks: scikit-learn, XGBoost, LightGBM, CatBoost."""
 
+import copy
 import hashlib
 import importlib
 import logging
@@ -259,16 +260,22 @@ def test_skops_needs_no_trust_unless_it_has_other_types(tmp_path: Path, estimato
 @pytest.mark.parametrize(
     "name",
     ["tree.DecisionTreeClassifier", "ensemble.GradientBoostingClassifier", "ensemble.RandomForestRegressor",
-     "ensemble.IsolationForest", "neighbors.KNeighborsClassifier", "neural_network.MLPClassifier"],
+     "ensemble.IsolationForest", "neighbors.KNeighborsClassifier", "neural_network.MLPClassifier",
+     "multiclass.OneVsRestClassifier"],
 )  # fmt: skip
 def test_skops_of_trees_neighbours_and_networks_need_no_trust(tmp_path: Path, data: Any, name: str) -> None:
+    from sklearn.ensemble import GradientBoostingClassifier
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from skops import io
 
     module, _, kind = name.partition(".")
-    few = {"ensemble": {"n_estimators": 3}, "neural_network": {"tol": 9.0, "n_iter_no_change": 1}}.get(module, {})
-    estimator = getattr(importlib.import_module(f"sklearn.{module}"), kind)(**few)
+    few: dict[str, dict[str, Any]] = {
+        "ensemble": {"n_estimators": 3},
+        "neural_network": {"tol": 9.0, "n_iter_no_change": 1},
+        "multiclass": {"estimator": GradientBoostingClassifier(n_estimators=3)},  # not fitted, beside its clones
+    }
+    estimator = getattr(importlib.import_module(f"sklearn.{module}"), kind)(**few.get(module, {}))
     estimator = make_pipeline(SimpleImputer(), estimator).fit(data.x, data.y)
     path = tmp_path / "model.skops"
     io.dump(estimator, path)
@@ -292,6 +299,59 @@ def test_a_tree_of_skops_with_indices_out_of_range_is_refused(
     io.dump(forest, path)
     with pytest.raises(LoadFailed, match=r"a tree of its .* has indices that are out of range"):
         sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+
+
+def _with_arrays_as_trees(boosted: Any, _: Any) -> Any:
+    """Its types are all trusted by skops, and of sparse rows scikit-learn casts whatever `tree_` is."""
+    from skops import io
+
+    for tree in boosted.estimators_.ravel():
+        tree.tree_ = np.full(9, 1 << 40)
+    assert io.get_untrusted_types(data=io.dumps(boosted)) == []
+    return boosted
+
+
+def _with_more_trees_than_outputs(boosted: Any, _: Any) -> Any:
+    boosted.estimators_ = np.repeat(boosted.estimators_, 2, axis=1)
+    return boosted
+
+
+def _with_a_sound_tree_beside_its_own(_: Any, tree: Any) -> Any:
+    tree.estimators_ = [copy.deepcopy(tree)]
+    state = tree.tree_.__getstate__()
+    state["nodes"]["left_child"][0] = 1 << 40
+    tree.tree_.__setstate__(state)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("craft", "why"),
+    [
+        (_with_arrays_as_trees, "a tree of its GradientBoostingRegressor has indices that are out of range"),
+        (_with_a_sound_tree_beside_its_own, "a tree of its DecisionTreeRegressor has indices that are out of range"),
+        (_with_more_trees_than_outputs, "its GradientBoostingRegressor has other numbers of trees and of outputs"),
+    ],
+)
+def test_crafted_trees_of_skops_are_refused(tmp_path: Path, data: Any, craft: Any, why: str) -> None:
+    from sklearn.ensemble import GradientBoostingRegressor
+    from sklearn.tree import DecisionTreeRegressor
+    from skops import io
+
+    boosted, tree = GradientBoostingRegressor(n_estimators=2), DecisionTreeRegressor(max_depth=2)
+    path = tmp_path / "model.skops"
+    io.dump(craft(boosted.fit(data.x, data.y), tree.fit(data.x, data.y)), path)
+    with pytest.raises(LoadFailed, match=f"model.skops is damaged or not an estimator: {why}$"):
+        sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+
+
+def test_a_forest_refuses_the_rows_of_a_step_that_have_too_few_features(tmp_path: Path, data: Any) -> None:
+    from sklearn.decomposition import PCA
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(PCA(2).fit(data.x), RandomForestClassifier(2).fit(data.x, data.y))
+    with pytest.raises(BadRequest, match="X has 2 features, but RandomForestClassifier is expecting 4"):
+        answer(sklearn.load(dumped(tmp_path / "model.joblib", model)), x=data.x)
 
 
 def test_a_tree_of_neighbours_in_skops_is_made_from_its_points(tmp_path: Path, data: Any) -> None:

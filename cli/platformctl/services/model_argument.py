@@ -95,9 +95,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         if local and Path(path).is_dir() and not any(Path(path).iterdir()):
             raise UsageError(f"{word} is an empty folder")
         if Path(path).suffix in (".h5", ".hdf5", ".keras"):
-            hint = (
-                'convert it to ONNX by tf2onnx (docs/how-to/onnx.md), or export it: model.export("FOLDER.savedmodel")'
-            )
+            hint = 'convert it to ONNX by tf2onnx (docs/how-to/onnx.md) or export it: model.export("FOLDER.savedmodel")'
             raise UsageError(f"{word} is a Keras model, whose format is not served", hint)
         names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
         raise UsageError(f"{word} is of no known format; name it with --format: {names}")
@@ -199,21 +197,18 @@ def _kind_of(name: str) -> str:
 
 
 def _by_uri(uri: str) -> ModelFormat | None:
-    is_hub = uri.startswith(("hf://", "hf_model://"))
-    named = by_name(uri) or by_name(uri.partition("?")[0])
-    return named or (find_format("huggingface") if is_hub else _by_listing(uri))
-
-
-def _by_listing(uri: str) -> ModelFormat | None:
-    """Return the format of a remote folder by the names of its files; None if they are of none, or of several.
+    """Return the format of a URI, of a remote folder by the names of its files; None if of none, or of several.
 
     Raise UsageError with the store's reason if they cannot be listed.
     """
     from pilotlight.k8s.model_pins import REMOTE_SCHEMES, scheme_of
     from pilotlight.release.remote_pins import remote_files
 
-    if scheme_of(uri) not in REMOTE_SCHEMES:
-        return None
+    named, scheme = by_name(uri) or by_name(uri.partition("?")[0]), scheme_of(uri)
+    if named or scheme not in REMOTE_SCHEMES:
+        return named
+    if scheme in ("hf", "hf_model"):
+        return find_format("huggingface")
     try:
         files = remote_files(uri)
     except PlatformError as error:

@@ -381,6 +381,24 @@ def test_an_adapter_is_a_model_of_its_own_whose_versions_share_its_requests(path
 
 
 @pytest.mark.parametrize("path", [CHAT, f"/llama{CHAT}"])
+def test_versions_of_an_adapter_share_requests_that_come_in_pieces(path: str) -> None:
+    async def case(bed: Bed) -> None:
+        origin = await bed.origin(engine)
+        split = tuple(RouteAdapter("law", f"law-{each}", percent=50) for each in (1, 2))
+        bed.publish(route("llama", backend("llama-1", origin), models=("llama",), adapters=split))
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n11\r\n".encode()
+        for _ in range(4):
+            reader, writer = await bed.connect()
+            writer.write(head + b'{"model": "law", \r\n')
+            await eventually_async(lambda: bed.plane.buffer_budget.used, "the first piece is there")
+            writer.write(b'7\r\n"n": 1}\r\n0\r\n\r\n')
+            assert (await read_answer(reader)).status == 200
+        assert sorted(each["model"] for each in sent(bed)) == ["law-1"] * 2 + ["law-2"] * 2
+
+    play(case)
+
+
+@pytest.mark.parametrize("path", [CHAT, f"/llama{CHAT}"])
 def test_the_base_model_of_an_engine_that_applies_adapters_to_all_is_asked_for_none(path: str) -> None:
     async def case(bed: Bed) -> None:
         adapters = (RouteAdapter("law", "llama", LORA, base_fields=NO_LORA),)

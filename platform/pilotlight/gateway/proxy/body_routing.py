@@ -144,6 +144,7 @@ class ModelRouting:
         self._request, self._submit = request, submit
         self._field = model_field(head.headers)
         self._chunks = ChunkedBody(collect=True) if head.length == CHUNKED else None
+        self._match: ModelMatch | None = None  # of a chunked body: a split chooses once for a request
 
     def start(self) -> None:
         request = self._request
@@ -178,14 +179,16 @@ class ModelRouting:
         request, name = self._request, self._field.name
         request.client.on_body = None
         prepared, routing = request.prepared, request.client.plane.routing
-        if prepared.route is not None:
-            names, match = [], routing.models.find_at(prepared.route.route, name) if name else None
+        names: list[str] = []
+        match = self._match
+        if match is None and prepared.route is not None:
+            match = routing.models.find_at(prepared.route.route, name) if name else None
             if match is None:  # no model, or a name that its engine knows or refuses
                 match = ModelMatch(prepared.key, "", name or "", fields=base_fields(prepared.route.route))
                 if not match.fields:
                     self._submit(request)
                     return
-        else:
+        elif match is None:
             names = _callable_names(request) if name is None else []
             match = routing.models.find(name) if name is not None else routing.models.only(names)
         renamed = match is not None and (name not in (None, match.engine_name) or bool(match.fields))
@@ -195,7 +198,7 @@ class ModelRouting:
             else:
                 request.cancel(unknown_model(name, _callable_names(request)))
         elif self._chunks is not None and not request.body_complete and renamed:
-            request.client.on_body = self._read  # it gets another length, so all of it must be there
+            self._match, request.client.on_body = match, self._read  # it gets another length, so all must be there
             request.resume_body()
         else:
             tag = match.tag or prepared.tag or tag_of(prepared.head.headers)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -97,6 +98,24 @@ def test_a_text_for_an_engine_is_a_chat(engine: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "hello\n"
     with pytest.raises(NotFound), click.Context(infer):
         infer_model(Gateway(f"{engine}/elsewhere"), "words", "", "text", "hello", "", "", 5.0)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("text", "hello"), ("data", {"inputs": []})])
+def test_a_server_that_is_no_chat_is_no_crash(kind: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that answers any path with a page, and for requests with completions."""
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text="<html>")
+
+    async def completed(_: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"text": "hi"}]})
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", page)
+    app.router.add_post("/{path:.*}", completed)
+    with in_thread(app) as url, click.Context(infer):
+        infer_model(Gateway(url), "words", "", kind, value, "", "", 5.0)
+    assert json.loads(capsys.readouterr().out) == {"choices": [{"text": "hi"}]}
 
 
 def test_a_server_without_completions_is_no_language_model(engine: str) -> None:

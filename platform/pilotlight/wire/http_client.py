@@ -145,15 +145,9 @@ class LoopbackResponse(NamedTuple):
 
 
 async def request(
-    port: int,
-    path: str,
-    timeout_s: float,
-    *,
-    host: str = "127.0.0.1",
-    post: bool = False,
-    token: str = "",
+    port: int, path: str, timeout_s: float, *, host: str = "127.0.0.1", post: bool = False, token: str = "",
     body: bytes = b"",
-) -> LoopbackResponse:
+) -> LoopbackResponse:  # fmt: skip
     """Send a GET, or a POST of a JSON `body`, to a port of this machine or of a `unix:` host. Never raises."""
     post = post or bool(body)
     bearer = f"Authorization: Bearer {token}\r\n" if token else ""

@@ -135,13 +135,13 @@ def send_chat(
 
     A server without V2, and so without metadata, may be an engine.
     """
-    inputs = inputs_of(json.loads(metadata.body)) if metadata.status == 200 else []
+    inputs = inputs_of(parse_reply(metadata, model)) if metadata.status == 200 else []
     if kind != "text" or not (metadata.status == 404 or MESSAGES in {each.name for each in inputs}):
         return None
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
     reply = gateway.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"}, timeout)
     no_template = reply.status == 400 and TASK_NOT_SUPPORTED.encode() in reply.body
-    return None if reply.status == 404 or no_template else reply
+    return None if reply.status in {404, 405} or no_template else reply
 
 
 def send_prompt(gateway: Gateway, path: str, prompt: Mapping[str, Any], timeout: float) -> HttpReply | None:
@@ -184,9 +184,7 @@ def read_source(kind: str, value: Any) -> tuple[str, Any]:
 
 def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) -> infer_request.InferRequest:
     """Build the request from the one input option that was given."""
-    if kind == "data":
-        return infer_request.from_json(value, inputs, input_name)
-    if kind == "text" and not inputs:
+    if kind == "data" or (kind == "text" and not inputs):
         return infer_request.from_json(value, inputs, input_name)
     spec = infer_request.select_input(inputs, input_name)
     if kind == "file" and value.suffix in TEXT_SUFFIXES and spec.datatype != "BYTES":
@@ -248,11 +246,12 @@ def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None, re
         for each in answer.get("outputs", ())
     ]
     table = output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent="")
-    text = answer["choices"][0]["message"].get("content") if answer.get("choices") else answer.get(TEXT_OUTPUT)
-    lines = (
-        [text.removeprefix(repeated)] if isinstance(text, str) else [json.dumps(answer, indent=2, ensure_ascii=False)]
-    )
-    output.data(answer, table if "outputs" in answer else lines)
+    try:
+        text = answer["choices"][0]["message"]["content"]
+    except (LookupError, TypeError):  # no chat
+        text = answer.get(TEXT_OUTPUT)
+    line = text.removeprefix(repeated) if isinstance(text, str) else json.dumps(answer, indent=2, ensure_ascii=False)
+    output.data(answer, table if "outputs" in answer else [line])
     output.note(f"response in {1000 * reply.seconds:.1f} ms{cold}")
 
 

@@ -568,13 +568,16 @@ def test_a_pickle_that_is_refused_at_its_start_is_trusted_in_the_form_of_the_com
     option = f"""--set 'spec.predictor.model.env=[{{name: INFERENCE_TRUST_PICKLE, value: "stored{pin[5:]}"}}]'"""
     lines = f'write under model in its manifest:\n    env:\n    - name: INFERENCE_TRUST_PICKLE\n      value: "{pin}"\n'
     stored = [bucket.uri("stored.pkl"), "--set", "spec.predictor.model.runtime=pilotlight"]
+    assert call("deploy", "flowers.onnx", "--name", "iris").code == 0
     for words, fix in (
-        (["./wines"], "the same command with --trust-pickle\n"),
-        (["-f", "wines.yaml"], lines),
-        (stored, f"the same command with {option}\n"),
+        (["deploy", "./wines"], "the same command with --trust-pickle\n"),
+        (["deploy", "-f", "wines.yaml"], lines),
+        (["deploy", *stored], f"the same command with {option}\n"),
+        (["canary", "start", "iris", "./wines", "--percent", "9"], "the same command with --trust-pickle\n"),
+        (["canary", "start", "iris", "./wines", "--bake", "1s"], "the same command with --trust-pickle\n"),
     ):
-        done = call("deploy", *words)
-        assert done.code == 1
+        done = call(*words)
+        assert done.code in (1, 5)
         assert f"if you trust its author, {fix}" in done.err, done.err
 
 

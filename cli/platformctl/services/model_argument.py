@@ -22,7 +22,6 @@ from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import (
     FORMATS,
     PICKLE_SUFFIXES,
-    Detected,
     ModelFormat,
     by_name,
     detect,
@@ -104,7 +103,9 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     if known and known.backend and known.suffixes and local and not detected:
         _check_suffix(Path(path), known)
     name = known.name if known else model_format
-    phrase = _phrase(detected) if detected and not model_format else known.phrase if known else name
+    phrase = detected.phrase if detected and not model_format else known.phrase if known else name
+    if detected and not model_format and name == "onnx" and (rows := fixed_batch(detected.file)):
+        phrase += f" with a fixed batch dimension of {rows}: requests of other sizes are refused"
     size = _size(Path(path).resolve()) if local else 0
     model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size)
     if own and own.name == "python" and not name_of_class:
@@ -116,11 +117,6 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         described = f"{phrase}, {_kind_of(name_of_class)} {name_of_class}"
         model = replace(model, phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
-
-
-def _phrase(model: Detected) -> str:
-    rows = fixed_batch(model.file) if model.format.name == "onnx" else 0
-    return model.phrase + (f" with a fixed batch dimension of {rows}: requests of other sizes are refused" * bool(rows))
 
 
 def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> None:

@@ -1,8 +1,11 @@
 """Document of a MODEL, with the options for one: what `deploy MODEL` and `canary start NAME MODEL` share."""
 
+import json
 import os
+import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, takewhile
 from pathlib import Path
@@ -11,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from pilotlight.contract import trust_pickle_setting
-from pilotlight.errors import NotFound, UsageError
+from pilotlight.contract import ENV_TRUST_PICKLE, trust_pickle_setting
+from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.release.model_check import safe_formats
 from pilotlight.targets import table
 from platformctl import output, targets
@@ -53,6 +56,24 @@ def refuse_without_model(model_options: ModelOptions, command: str, service: str
             flag = f"--{option.removeprefix('model_').replace('_', '-')}"
             fix = fixes.get(option, "write it into the document")
             raise UsageError(f"{flag} is for a MODEL: platformctl {command} {flag}", fix)
+
+
+@contextmanager
+def trust_advice(document_options: DocumentOptions) -> Iterator[None]:
+    """Replace what the predictor says of a pickle by how a command trusts one of its MODEL, or of a manifest."""
+
+    def own(advice: re.Match[str]) -> str:
+        if document_options.text is None:
+            value = json.dumps(advice["pins"], ensure_ascii=False)
+            return f"write under model in its manifest:\n    env:\n    - name: {ENV_TRUST_PICKLE}\n      value: {value}"
+        return f"the same command with {advice['setting'] if '://' in document_options.origin else '--trust-pickle'}"
+
+    try:
+        yield
+    except PlatformError as error:
+        advice = r"set --trust-pickle (?P<pins>.+?) \(for a manifest: (?P<setting>--set .+?\]')\)"
+        error.args = (re.sub(advice, own, str(error)),)
+        raise
 
 
 def given_options() -> str:

@@ -1,6 +1,5 @@
 """`platformctl deploy`: apply documents to a target and follow progress; prints the URL at the end."""
 
-import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from pilotlight.canaries.start_request import required_canary
-from pilotlight.contract import ENV_TRUST_PICKLE, trust_pickle_setting
+from pilotlight.contract import trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.release import apply as release_apply
 from platformctl import completion, options, output, targets
@@ -58,8 +57,7 @@ def deploy(
     """
     if not document_options.names and not document_options.files:
         raise UsageError("deploy needs a MODEL, a FILE or a NAME", "\n".join(output.columns(USES)).lstrip())
-    words, document_options = document_options.names, _resolve_words(document_options, model_options)
-    model = words[0] if document_options.text is not None else ""
+    document_options = _resolve_words(document_options, model_options)
     offline = apply_options.dry_run == "client" and not apply_options.diff and document_options.files
     name = document_options.target or targets.LOCAL
     if document_options.files:  # before anything is started
@@ -72,28 +70,13 @@ def deploy(
     read = rollout.request_from_files if document_options.files else rollout.request_from_target
     mode: PinMode = "compare" if apply_options.dry_run else "record" if no_snapshot else "snapshot"
     request = replace(read(document_options, target, mode), reset=reset)
-    if tool is None and target is not None:
-        request = _start_canaries(request, target, apply_options, document_options.strict)
-        if not request.documents.services:
-            return
     apply = release_apply.apply if tool is None else helm.apply
-    try:
+    with model_document.trust_advice(document_options):
+        if tool is None and target is not None:
+            request = _start_canaries(request, target, apply_options, document_options.strict)
+            if not request.documents.services:
+                return
         rollout.run(request, target, apply_options, strict=document_options.strict, apply=apply)
-    except PlatformError as error:
-        error.args = (_own_form(str(error), model),)
-        raise
-
-
-def _own_form(message: str, model: str) -> str:
-    """Return what the predictor says with the way in which `deploy` trusts a pickle of a MODEL, or of a manifest."""
-
-    def own(advice: re.Match[str]) -> str:
-        if not model:
-            value = json.dumps(advice["pins"], ensure_ascii=False)
-            return f"write under model in its manifest:\n    env:\n    - name: {ENV_TRUST_PICKLE}\n      value: {value}"
-        return f"the same command with {advice['setting'] if '://' in model else '--trust-pickle'}"
-
-    return re.sub(r"set --trust-pickle (?P<pins>.+?) \(for a manifest: (?P<setting>--set .+?\]')\)", own, message)
 
 
 def _resolve_words(

@@ -198,6 +198,7 @@ def test_a_whole_module_is_told_from_its_weights(tmp_path: Path, content: bytes,
         ({"x": (2, 4)}, 2),
         ({"x": (2, 4), "w": (3, 4)}, 2),  # weights, as files of old versions list them
         ({"x": ("n", 4)}, 0),
+        ({"x": (-1, 4)}, 0),  # as onnxruntime reads it
         ({"x": (2, 4), "y": ("n", 4)}, 0),
         ({"x": (4,)}, 0),
     ],

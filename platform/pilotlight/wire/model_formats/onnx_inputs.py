@@ -33,7 +33,7 @@ def _batch(tensor: memoryview) -> int:
     for number in _DIM:
         dims = [value for each in dims for value in _values(each, number)]
     size = next((size for number, _, size in fields(dims[0]) if number == 1), 0) if dims[1:] else 0
-    return size if isinstance(size, int) else 0
+    return size if isinstance(size, int) and size < 1 << 63 else 0  # -1 in 64 bits: any size
 
 
 def _values(message: memoryview, number: int) -> Iterator[memoryview]:

@@ -26,14 +26,13 @@ from pilotlight.contract import (
 )
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.prometheus.metric_queries import KV_CACHE
-from pilotlight.simulation.scenario import Scenario
+from pilotlight.simulation.scenario import HPA_SYNC_S, Scenario
 from pilotlight.targets.local.scaling.keda import query_value, scheduled_replicas
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery, parse, selectors
 from pilotlight.targets.local.scaling.promql.series import UP
 from pilotlight.targets.local.scaling.types import Hpa, Metric, Scaling
 
 SCRAPE_S: Final = 5.0
-SYNC_S: Final = 15.0
 MONDAY: Final = datetime(2026, 1, 5, tzinfo=UTC)  # start of a trace without a date
 DURATION: Final = tuple(f"{METRIC_REQUEST_DURATION}_{part}" for part in ("bucket", "count", "sum"))
 SIMULATED: Final = frozenset((*DURATION, METRIC_IN_FLIGHT, METRIC_QUEUE_DEPTH, METRIC_GPU_UTILIZATION, UP))
@@ -76,7 +75,7 @@ class TriggerMetrics:
         self._change: dict[str, tuple[float, float]] = {}  # value of a schedule and when it changes
         scaling = scenario.scaling
         self._metrics: tuple[Metric, ...] = scaling.metrics if isinstance(scaling, Hpa) else ()
-        self._polling_s = min(scaling.polling_s, SYNC_S) if isinstance(scaling, Hpa) else SYNC_S
+        self._polling_s = min(scaling.polling_s, HPA_SYNC_S) if isinstance(scaling, Hpa) else HPA_SYNC_S
         self._queries = [each for each in self._metrics if each.source == "prometheus"]
         self._evaluator = Evaluator()
         for metric in self._queries:

@@ -14,7 +14,7 @@ from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import SKOPS_TYPES
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory, first_line, import_library
 from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
-from pilotlight_predictor.backends.trusted_pickles import open_trusted
+from pilotlight_predictor.backends.trusted_pickles import hide_main_module, open_trusted
 from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
@@ -66,6 +66,7 @@ def _import(threads: int) -> Any:
 def read_estimator(spec: LoadSpec) -> Any:
     """Read a file of joblib, pickle or skops. Raise LoadFailed if it is not trusted or cannot be read."""
     name = spec.path.name
+    hide_main_module()
     try:
         if spec.path.suffix == ".skops":
             return _read_skops(spec)

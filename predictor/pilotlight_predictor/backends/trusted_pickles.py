@@ -4,12 +4,19 @@ Shared by the backends whose files are, or may be, pickles.
 """
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import IO
 
 from pilotlight.contract import trust_pickle_setting
 from pilotlight_predictor.errors import LoadFailed
+
+
+def hide_main_module() -> None:
+    """Hide the server's `__main__`: a pickle that names `__main__.log` means a function of the training script."""
+    sys.modules["__main__"] = ModuleType("__main__")
 
 
 def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str) -> IO[bytes]:

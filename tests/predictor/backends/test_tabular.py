@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import pickle
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -394,6 +395,11 @@ def test_a_pickle_of_code_that_is_not_here_says_so(tmp_path: Path, monkeypatch: 
         sklearn.load(pinned(path))
     path.write_bytes(b"\x80\x04\x8c\x0eno_such_module\x8c\x01X\x93.")
     with pytest.raises(LoadFailed, match="needs the package no_such_module, which is not installed"):
+        sklearn.load(pinned(path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # which reading replaces
+    monkeypatch.setattr("__main__.of_the_server", len, raising=False)
+    path.write_bytes(b"c__main__\nof_the_server\n.")
+    with pytest.raises(LoadFailed, match=r"refers to code that is not here \(.*of_the_server"):
         sklearn.load(pinned(path))
     path.write_bytes(b"nothing")
     with pytest.raises(LoadFailed, match=r"model\.pkl is damaged or not an estimator"):

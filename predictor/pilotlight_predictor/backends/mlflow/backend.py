@@ -20,7 +20,7 @@ from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import PICKLE_SUFFIXES
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, check_unpacked_memory, first_line
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
-from pilotlight_predictor.backends.trusted_pickles import open_trusted
+from pilotlight_predictor.backends.trusted_pickles import hide_main_module, open_trusted
 from pilotlight_predictor.core.batch import join, rows_of
 from pilotlight_predictor.core.requests import InferRequest, Inputs, LayoutKind, Outputs, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
@@ -198,6 +198,7 @@ def _python_function(spec: LoadSpec, folder: Path, flavours: Flavours, signature
         import mlflow.pyfunc
     except ImportError as error:
         raise LoadFailed(f"MLflow models need the mlflow extra: {install_command('mlflow')} ({error})") from None
+    hide_main_module()
     try:
         model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)
     except Exception as error:

@@ -144,8 +144,7 @@ class ReplicaSet:
 
     def _push(self, now: float) -> None:
         """Prolong KEDA's cooldown, as the gateway's stream does, while there are requests or a replica starts."""
-        samples = self.traffic.samples
-        busy = bool(samples) and samples[-1].at > now - 1.5 and samples[-1].concurrency + samples[-1].requests > 0
+        busy = now - self.traffic.last_used <= 1.0
         if isinstance(self._state, KedaState) and (busy or any(each.state == "starting" for each in self.replicas)):
             self._state = replace(self._state, last_active=now)
 

@@ -28,8 +28,7 @@ AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
 class Scenario:
     """One workload on one kind of platform. Times are seconds.
 
-    `tick_s`: between two decisions; `drain_s`: a terminating replica exists at least so long, with its GPUs, and
-    `idle_drain_s` if it is the last one.
+    `tick_s`: between two decisions; `drain_s`: how long a terminating replica exists; `idle_drain_s`: the last one.
     """
 
     name: str

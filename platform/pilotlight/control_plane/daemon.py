@@ -193,7 +193,7 @@ def _failed_in_foreground() -> int:
 
 
 async def serve(settings: Options, held_lock: int) -> int:
-    """Run until shutdown; return the exit code. Ports are checked first, so a failed start leaves nothing."""
+    """Run until shutdown; return the exit code. Ports are checked before replicas are adopted or started."""
     from pilotlight.control_plane import launcher_registry, lost_state
     from pilotlight.gateway import listeners
     from pilotlight.targets.local import prometheus_process
@@ -201,8 +201,6 @@ async def serve(settings: Options, held_lock: int) -> int:
 
     shutdown = Shutdown(settings.home)
     try:
-        listeners.check_free(settings.addresses())
-        listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         prometheus = await prometheus_process.start(settings.home, settings.prometheus, settings.api_port)
         engine = Engine(settings.home, settings.reconciler(prometheus), launchers=launcher_registry.factories())
     except PlatformError as error:
@@ -215,6 +213,8 @@ async def serve(settings: Options, held_lock: int) -> int:
         elif engine.store.is_new:
             for message in await launcher_registry.sweep_all(settings.home):
                 log.warning("not everything stopped: %s", message)
+        listeners.check_free(settings.addresses())
+        listener = listeners.bind(listeners.Address("127.0.0.1", settings.api_port), "PILOTLIGHT_API_PORT")
         await engine.start()
         runner = await _api(engine, settings, shutdown, listener)
     except (PlatformError, OSError) as error:

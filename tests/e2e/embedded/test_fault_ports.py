@@ -36,11 +36,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 @pytest.mark.parametrize(
-    ("variable", "other"),
-    [("PILOTLIGHT_GATEWAY_PORT", "PILOTLIGHT_API_PORT"), ("PILOTLIGHT_API_PORT", "PILOTLIGHT_GATEWAY_PORT")],
+    ("variable", "flag", "other"),
+    [
+        ("PILOTLIGHT_GATEWAY_PORT", "--gateway-port", "PILOTLIGHT_API_PORT"),
+        ("PILOTLIGHT_API_PORT", "--api-port", "PILOTLIGHT_GATEWAY_PORT"),
+    ],
 )
 def test_a_start_whose_port_is_taken_says_by_whom_and_leaves_nothing_running(
-    home: Home, monkeypatch: pytest.MonkeyPatch, variable: str, other: str
+    home: Home, monkeypatch: pytest.MonkeyPatch, variable: str, flag: str, other: str
 ) -> None:
     with taken() as port:
         monkeypatch.setenv(variable, str(port))
@@ -50,7 +53,7 @@ def test_a_start_whose_port_is_taken_says_by_whom_and_leaves_nothing_running(
     told = str(refused.value)
     assert f"port {port} on 127.0.0.1 is in use by " in told
     assert f"(pid {os.getpid()})" in told
-    assert f"choose another port with {variable}" in told
+    assert f"choose another port with up {flag} or {variable}" in told
     assert "Traceback" not in told
 
 

@@ -81,7 +81,7 @@ def test_the_simulated_cluster_has_the_settings_of_the_real_one(mode: str, tmp_p
             HURRY["cooldownPeriod"], HURRY["pollingInterval"],
         )  # fmt: skip
         assert (simulated.scaling.min_replicas, simulated.scaling.max_replicas) == (0, 4)
-        assert (simulated.tick_s, simulated.is_pushed) == (HURRY["pollingInterval"], True)
+        assert (simulated.tick_s, simulated.external_push) == (HURRY["pollingInterval"], True)
     assert not simulated.notes
 
 

@@ -124,8 +124,8 @@ class ReplicaSet:
 
     def decide(self, now: float) -> bool:
         active = self.active
-        if self.scenario.is_pushed:
-            self._push(now)
+        if self.scenario.external_push:
+            self._prolong_cooldown(now)
         if not (active or self.desired or self.traffic.waiting or self._always or min_replicas(self.scenario.scaling)):
             return bool(self.replicas)
         if now >= self._decides_at - 1e-9:
@@ -142,7 +142,7 @@ class ReplicaSet:
         interval = self.scenario.tick_s
         return self._phase_s + interval * (math.floor((now - self._phase_s) / interval + 1e-9) + 1)
 
-    def _push(self, now: float) -> None:
+    def _prolong_cooldown(self, now: float) -> None:
         """Prolong KEDA's cooldown, as the gateway's stream does, while there are requests or a replica starts."""
         busy = now - self.traffic.last_used <= 1.0
         if isinstance(self._state, KedaState) and (busy or any(each.state == "starting" for each in self.replicas)):
@@ -151,7 +151,7 @@ class ReplicaSet:
     def _requests(self) -> dict[str, float]:
         """Return the values of triggers that read the requests of the moment."""
         scaling = self.scenario.scaling
-        if not (self.scenario.is_pushed and isinstance(scaling, Hpa)):
+        if not (self.scenario.external_push and isinstance(scaling, Hpa)):
             return {}
         count = float(self.traffic.waiting + self.traffic.in_flight)
         return {metric.name: count for metric in scaling.metrics if metric.source == "requests"}

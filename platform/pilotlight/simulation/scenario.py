@@ -9,6 +9,7 @@ from pilotlight.errors import UsageError
 from pilotlight.gateway.routing_table import HOLD_LIMIT
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.k8s.quantities import gpu_count, parse_quantity
+from pilotlight.plan.capacity.cold_start import DRAIN_S
 from pilotlight.plan.environment_variables import DRAIN_DELAY_S
 from pilotlight.plan.types import Plan, Workload
 from pilotlight.simulation.service_times import Start
@@ -18,7 +19,6 @@ from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, Scaling
 Json = Any
 KNATIVE_TICK_S: Final = 2.0  # Knative's autoscaler decides every two seconds
 HPA_SYNC_S: Final = 15.0  # KEDA decides about zero each polling interval, which may be shorter
-KNATIVE_DRAIN_S: Final = 30.0  # its queue proxy keeps a terminating pod so long at least
 ACTIVATOR_QUEUE: Final = 10_000  # requests that Knative's activator holds for a revision
 DEFAULT_TIMEOUT_S: Final = 300.0
 AUTOSCALERS: Final = ("ScaledObject", "HorizontalPodAutoscaler")
@@ -50,7 +50,7 @@ class Scenario:
     start: Start = "process"
     devices: int | None = None  # GPUs there are; None: as many as replicas need
     notes: tuple[str, ...] = ()
-    is_pushed: bool = False  # KEDA reads the requests there are at the moment, and each prolongs its cooldown
+    external_push: bool = False  # a trigger reads the requests of the moment, and each prolongs KEDA's cooldown
 
 
 def scenario_of(
@@ -78,21 +78,21 @@ def scenario_of(
     others = [each.name for each in plan.workloads if each.name != workload.name]
     if others:
         notes = (*notes, f"only {workload.name} is simulated, not {', '.join(others)}")
-    cluster_tick = KNATIVE_TICK_S
+    cluster_tick, metrics = KNATIVE_TICK_S, scaling.metrics if isinstance(scaling, Hpa) else ()
     if isinstance(scaling, Hpa):
         cluster_tick = min(scaling.polling_s, HPA_SYNC_S) if scaling.keda else HPA_SYNC_S
     scenario = Scenario(
         workload.name, plan.namespace, workload.mode, scaling,
         tick_s=1.0 if embedded else cluster_tick,
-        drain_s=0.0 if embedded else KNATIVE_DRAIN_S if serverless else float(workload.is_pilotlight * DRAIN_DELAY_S),
-        idle_drain_s=KNATIVE_DRAIN_S if serverless and not embedded else 0.0,
+        drain_s=0.0 if embedded else DRAIN_S if serverless else float(workload.is_pilotlight * DRAIN_DELAY_S),
+        idle_drain_s=DRAIN_S if serverless and not embedded else 0.0,
         concurrency=workload.container_concurrency or 0,
         hold_s=min(timeout, float(workload.progress_deadline_seconds)),
         hold_limit=ACTIVATOR_QUEUE if serverless and not embedded else HOLD_LIMIT,
         timeout_s=timeout,
         queue_limit=1024 if workload.is_pilotlight else 0,
         notes=notes,
-        is_pushed=not embedded and isinstance(scaling, Hpa) and scaling.keda,
+        external_push=not embedded and any(each.source == "requests" for each in metrics),
     )  # fmt: skip
     return _with_resources(scenario, workload)
 

@@ -1,6 +1,7 @@
 """Replicas on virtual time: the autoscalers' decisions, scarce GPUs, drains, parking; requests are never lost."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +10,16 @@ from hypothesis import strategies as st
 from tests.platform.simulation.scenarios import constant, kpa, poisson, scenario
 
 from pilotlight.k8s.cron import Schedule
+from pilotlight.release.plan_and_render import Sources, plan_documents, read
 from pilotlight.simulation.approximation.engine import simulate_approximately
 from pilotlight.simulation.exact import ExactEngine, simulate_exactly
 from pilotlight.simulation.result import Simulation
-from pilotlight.simulation.scenario import Scenario
+from pilotlight.simulation.scenario import Scenario, scenario_of
 from pilotlight.simulation.service_times import Profile
 from pilotlight.simulation.trace import Trace
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Metric, Policy, ScalingRules
 
+EXAMPLES = Path(__file__).parents[3] / "examples" / "services"
 TWO_BURSTS = Trace(np.concatenate((np.linspace(0, 20, 400), np.linspace(200, 220, 400))), duration=400.0)
 
 
@@ -69,7 +72,7 @@ def test_on_a_cluster_keda_reads_the_requests_of_the_moment() -> None:
     three = Trace(np.array([0.0, 3.5, 4.5]), duration=120.0)
     profile = constant(0.1, cold_start=12.0)
     result, draining = (
-        simulate_exactly(scenario(rules, tick_s=5.0, is_pushed=True, drain_s=drain_s), profile, three)
+        simulate_exactly(scenario(rules, tick_s=5.0, external_push=True, drain_s=drain_s), profile, three)
         for drain_s in (0.0, 30.0)
     )
     assert [count for _, count in result.replicas] == [1, 2, 1, 0]
@@ -77,6 +80,13 @@ def test_on_a_cluster_keda_reads_the_requests_of_the_moment() -> None:
     assert 4.5 <= second_start <= 11
     assert 32 <= zero <= 43
     assert draining.replica_seconds - result.replica_seconds == pytest.approx(30)  # not for the last one, which is idle
+
+
+@pytest.mark.parametrize(("example", "pushed"), [("iris-wake", True), ("iris-latency", False)])
+def test_only_a_trigger_of_the_gateway_is_pushed(example: str, pushed: bool) -> None:
+    planned = plan_documents(read(Sources([str(EXAMPLES / f"{example}.yaml")])))
+    assert scenario_of(planned.plans[0], planned.manifests(), embedded=False).external_push is pushed
+    assert not scenario_of(planned.plans[0], planned.manifests(), embedded=True).external_push
 
 
 def test_on_a_cluster_the_clock_of_the_autoscaler_has_a_phase() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -74,6 +74,34 @@ def with_columns(inputs: Sequence[InputSpec]) -> list[InputSpec]:
 def required_inputs(inputs: Sequence[InputSpec]) -> list[InputSpec]:
     """Return the inputs that a request must have; all if every one is optional."""
     return [each for each in inputs if not each.optional] or list(inputs)
+
+
+def rows_by_name(rows: Any, inputs: Sequence[InputSpec]) -> Any:
+    """Return rows as lists by input name; all else as it is. Raise ValueError for rows that are unlike.
+
+    Rows are objects, or lists for a model of a table, whose inputs are all columns [-1, 1]; there a flat list is a row.
+    """
+    if not isinstance(rows, list) or not rows:
+        return rows
+    if all(isinstance(row, dict) for row in rows):
+        if any(row.keys() != rows[0].keys() for row in rows):
+            raise ValueError("the rows have different names; each row must be an object with the same names")
+        return {name: [row[name] for row in rows] for name in rows[0]}
+    if len(inputs) < 2 or any(each.shape != (-1, 1) for each in inputs):
+        return rows
+    if not any(isinstance(row, list | tuple) for row in rows):
+        rows = [rows]
+    if not all(isinstance(row, list | tuple) and len(row) == len(inputs) for row in rows):
+        columns = ", ".join(each.name for each in inputs)
+        message = f"the model has {len(inputs)} columns: {columns}; each row must have a value for each, in this order"
+        raise ValueError(message)
+    return {each.name: [row[index] for row in rows] for index, each in enumerate(inputs)}
+
+
+def has_no_names(inputs: Sequence[InputSpec], names: Collection[str]) -> bool:
+    """Whether the columns of a table, which have these names, are those of the only input, which names none itself."""
+    required = required_inputs(inputs)
+    return len(required) == 1 and not required[0].columns and required[0].name not in names
 
 
 def encode_request(tensors: Iterable[Tensor], **parameters: Any) -> tuple[bytes, dict[str, str]]:

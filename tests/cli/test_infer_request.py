@@ -1,6 +1,7 @@
 """What a person types becomes the V2 request that the model takes."""
 
 import json
+import math
 import shlex
 import struct
 from pathlib import Path
@@ -110,7 +111,40 @@ def test_rows_go_to_the_columns_of_a_table_in_their_order(wrap: Any) -> None:
     assert sent([80.5, "Ulm"]) == [([1, 1], [80.5]), ([1, 1], ["Ulm"])]
     with pytest.raises(UsageError, match="the model has 2 columns: sqm, town") as caught:
         infer_request.from_json(wrap([[80.5, "Ulm"], [70]]), table, "")
-    assert caught.value.hint.endswith("""or give values by name: --data '{"sqm": [0], "town": ["text"]}'""")
+    assert caught.value.hint.endswith("""give values by name: --data '{"sqm": [0], "town": ["text"]}'""")
+
+
+COLUMNS = [InputSpec("sqm", "FP64", (-1, 1)), InputSpec("town", "BYTES", (-1, 1)), InputSpec("new", "BOOL", (-1, 1))]
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "sent"),
+    [
+        ("town,sqm,new\nUlm,80.5,true\n07,,False\n", COLUMNS,
+         [("town", [2, 1], ["Ulm", "07"]), ("sqm", [2, 1], [80.5, math.nan]), ("new", [2, 1], [True, False])]),
+        ("a,b\n1,x\n2,y\n", [], [("a", [2], [1, 2]), ("b", [2], ["x", "y"])]),
+        ("a,b,c,d\n1,2,3,4.5\n", [X], [("x", [1, 4], [1, 2, 3, 4.5])]),
+        ("1,2,3,4\n5,6,7,8\n", [X], [("x", [2, 4], [1, 2, 3, 4, 5, 6, 7, 8])]),
+        ("words\nhi\n", [WORDS], [("words", [1, 1], ["hi"])]),
+    ],
+)  # fmt: skip
+def test_a_csv_file_is_a_table_by_its_header(text: str, inputs: Any, sent: Any, tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(text)
+    given = document(build_body("file", tmp_path / "q.csv", inputs, ""))["inputs"]
+    assert repr([(each["name"], each["shape"], each["data"]) for each in given]) == repr(sent)  # nan != nan
+    (tmp_path / "q.tsv").write_text(text.replace(",", "\t"))
+    assert build_body("file", tmp_path / "q.tsv", inputs, "") == build_body("file", tmp_path / "q.csv", inputs, "")
+
+
+def test_a_csv_file_that_fits_no_table_is_the_bytes_of_its_input_or_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "q.csv"
+    file.write_text("a,b\n1\n")
+    assert build_body("file", file, [WORDS], "").body.endswith(b"a,b\n1\n")
+    with pytest.raises(UsageError, match="holds no rows as long as its first line"):
+        build_body("file", file, COLUMNS, "")
+    file.write_text("a\n1\n")
+    with pytest.raises(UsageError, match="no input 'a'; its inputs are 'sqm', 'town', 'new'"):
+        build_body("file", file, COLUMNS, "")
 
 
 def test_the_example_of_a_hint_is_a_request_that_fits_the_model() -> None:
@@ -213,8 +247,8 @@ def test_bytes_travel_raw_behind_the_header() -> None:
     assert request.body[length:] == struct.pack("<I", 2) + b"\xff\x00"
     assert document(request)["inputs"][0]["parameters"] == {"binary_data_size": 6}
     assert document(infer_request.encode([infer_request.raw_tensor(X, bytes(32))]))["inputs"][0]["shape"] == [2, 4]
-    with pytest.raises(UsageError, match=r"row\.csv is text, and input 'x' takes FP32") as caught:
-        build_body("file", Path("row.csv"), [X], "")
+    with pytest.raises(UsageError, match=r"row\.txt is text, and input 'x' takes FP32") as caught:
+        build_body("file", Path("row.txt"), [X], "")
     assert "--file values.json" in caught.value.hint
     with pytest.raises(UsageError, match="a file of 31 B does not hold whole FP32 values"):
         infer_request.raw_tensor(X, bytes(31))

@@ -48,7 +48,8 @@ def findings(cluster: Cluster, namespace: str, registry: str = "") -> Iterator[F
 
     `registry` is the one of our images, if it is set.
     """
-    cluster = without_retries(cluster)
+    # A clock that exhausts the retry budget at once: one failure is the answer.
+    cluster = Cluster(KubeConnection(cluster.connection.api, clock=count(0.0, RETRY_S).__next__))
     first = reachable(cluster)
     yield first
     if first.level == "fail":
@@ -109,11 +110,6 @@ def _run_check(name: str, check: Callable[[], Finding]) -> Finding:
             message = f"{NO_RIGHT} at {kind} of {namespace[1] if namespace else 'the whole cluster'}"
             return Finding("warn", name, message, "let an administrator run this check")
         return Finding("fail", name, str(error), error.hint or "see the cluster's own log")
-
-
-def without_retries(cluster: Cluster) -> Cluster:
-    """Return the cluster with a clock that exhausts the retry budget at once: one failure is the answer."""
-    return Cluster(KubeConnection(cluster.connection.api, clock=count(0.0, RETRY_S).__next__))
 
 
 def reachable(cluster: Cluster) -> Finding:

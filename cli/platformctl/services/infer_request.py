@@ -4,11 +4,13 @@ Numbers and text are sent as JSON; files, images and arrays as raw tensors after
 imported on use.
 """
 
+import csv
 import json
+import math
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,8 +22,10 @@ from pilotlight.v2_tensors import (
     Tensor,
     encode_request,
     flatten,
+    has_no_names,
     pack_bytes,
     required_inputs,
+    rows_by_name,
     with_columns,
 )
 from pilotlight.wire.messages import quoted
@@ -113,39 +117,49 @@ def select_input(inputs: Sequence[InputSpec], name: str) -> InputSpec:
 
 def from_json(value: Any, inputs: Sequence[InputSpec], name: str) -> InferRequest:
     """Build a request from a whole V2 body, values by input name, or the values of one input, also as V1 instances."""
-    value = _by_columns(value, inputs, {each.name for each in with_columns(inputs)}, positional=not name)
     if isinstance(value, dict) and "inputs" in value:
         return InferRequest(json.dumps(value).encode(), {"Content-Type": "application/json"})
-    if isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in (each.name for each in inputs):
+    if isinstance(value, dict) and value.keys() == {"instances"} - {each.name for each in with_columns(inputs)}:
         value = value["instances"]
-    elif isinstance(value, dict):
+    try:
+        value = rows_by_name(value, [] if name else inputs)
+    except ValueError as error:
+        raise UsageError(str(error), f"or give values by name: {example_of(inputs)}" if inputs else "") from None
+    if isinstance(value, dict):
         specs = {key: select_input(inputs, key) if inputs else _guessed(key, item) for key, item in value.items()}
         return encode([_json_tensor(specs[key], item) for key, item in value.items()])
     return encode([_json_tensor(select_input(inputs, name) if inputs else _guessed(name, value), value)])
 
 
-def _by_columns(value: Any, inputs: Sequence[InputSpec], names: Collection[str], *, positional: bool) -> Any:
-    """Return rows, also as V1 instances, as lists by input name; all else as it is.
+def csv_rows(path: Path, inputs: Sequence[InputSpec]) -> list[Any] | None:
+    """Return the rows of a CSV file: objects by its header, lists where the model has one input and names no columns.
 
-    Rows are objects, or lists for a model of a table, whose inputs are all columns [-1, 1]; there a flat list is a row.
+    Return None for a model whose only input takes the file itself, as bytes.
     """
-    v1 = isinstance(value, dict) and value.keys() == {"instances"} and "instances" not in names
-    rows = value["instances"] if v1 else value
-    if not isinstance(rows, list) or not rows:
-        return value
-    if all(isinstance(row, dict) for row in rows):
-        if any(row.keys() != rows[0].keys() for row in rows):
-            raise UsageError("the rows have different names", "each row must be an object with the same names")
-        return {name: [row[name] for row in rows] for name in rows[0]}
-    if not positional or len(inputs) < 2 or any(each.shape != (-1, 1) for each in inputs):
-        return value
-    if not v1 and not any(isinstance(row, list) for row in rows):
-        rows = [rows]
-    if not all(isinstance(row, list) and len(row) == len(inputs) for row in rows):
-        columns = ", ".join(each.name for each in inputs)
-        hint = f"each row must have a value for each, in this order; or give values by name: {example_of(inputs)}"
-        raise UsageError(f"the model has {len(inputs)} columns: {columns}", hint)
-    return {each.name: [row[index] for row in rows] for index, each in enumerate(inputs)}
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = [line for line in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if line]
+    datatypes = {each.name: each.datatype for each in with_columns(inputs)}
+    header = lines[0] if lines else []
+    unnamed = has_no_names(inputs, header)
+    if unnamed and datatypes[required_inputs(inputs)[0].name] == "BYTES":
+        return None
+    rows = lines[1:] if any(isinstance(_cell(cell, ""), str) for cell in header) else lines
+    if not rows or any(len(row) != len(header) for row in rows):
+        hint = "give a line of names, then one for each row"
+        raise UsageError(f"{path} holds no rows as long as its first line", hint)
+    if unnamed or rows is lines:
+        return [[_cell(cell, "") for cell in row] for row in rows]
+    kinds = [datatypes.get(name, "") for name in header]
+    return [dict(zip(header, map(_cell, row, kinds), strict=True)) for row in rows]
+
+
+def _cell(text: str, datatype: str) -> Any:
+    """Return a cell of a table as a number or truth value where it is one and may be, an empty one as NaN."""
+    words = {"true": True, "false": False, "": math.nan}
+    for read in (int, float, lambda text: words[text.lower()]):
+        with suppress(ValueError, KeyError):
+            return text if datatype == "BYTES" else read(text)
+    return text
 
 
 def _guessed(name: str, value: Any) -> InputSpec:
@@ -224,11 +238,11 @@ def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tupl
     dimensions go as they are: a derived shape may be one of several that the model accepts, and it refuses the others.
     """
     shape = spec.fit(value_shape)
-    if shape is not None and prod(shape) == count:
+    if shape is not None and math.prod(shape) == count:
         return shape
-    if len(value_shape) > 2 and prod(value_shape) == count:
+    if len(value_shape) > 2 and math.prod(value_shape) == count:
         return value_shape
-    fixed = prod(size for size in spec.shape if size >= 0)
+    fixed = math.prod(size for size in spec.shape if size >= 0)
     free = [size for size in spec.shape if size < 0]
     if len(value_shape) > 1:
         raise UsageError(

@@ -39,19 +39,14 @@ UNKNOWN_FIELD: Final = "PL101"
 _PLAIN: Final = (ACCELERATOR_KIND, WEIGHTS_KIND, *CACHE_KINDS)
 
 
-def is_catalogue_document(node: Node) -> bool:
-    """Return whether a document belongs to the catalogue; a file may also hold services and other objects."""
-    return node.text("kind") in KINDS and node.text("apiVersion").partition("/")[0] in ("ome.io", "serving.kserve.io")
-
-
 def catalogue_from(nodes: Iterable[Node], problems: Problems, namespace: str = "default") -> Catalogue:
     """Read the catalogue documents among the nodes; skip other kinds."""
     runtimes: list[Runtime] = []
     models: list[BaseModel] = []
     plain: dict[str, list[Mapping[str, Json]]] = {kind: [] for kind in _PLAIN}
-    for node in filter(is_catalogue_document, nodes):
-        kind = node.text("kind")
-        if not _has_known_version(node, problems):
+    for node in nodes:
+        kind, group = node.text("kind"), node.text("apiVersion").partition("/")[0]
+        if kind not in KINDS or group not in ("ome.io", "serving.kserve.io") or not _has_known_version(node, problems):
             continue
         if kind in RUNTIME_KINDS:
             runtimes += filter(None, [read_runtime(node, problems, namespace)])

@@ -16,8 +16,10 @@ from pilotlight.v2_tensors import (
     InputSpec,
     Tensor,
     flatten,
+    has_no_names,
     pack_bytes,
     required_inputs,
+    rows_by_name,
     unpack_bytes,
     with_columns,
 )
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
-    Inputs = Mapping[str, ArrayLike] | ArrayLike
+    Inputs = Mapping[str, ArrayLike] | ArrayLike | Any  # any DataFrame
 
 BF16: Final = "BF16"
 BYTES: Final = "BYTES"
@@ -40,19 +42,33 @@ FIXES: Final = {"f": "round the values to integers yourself, or give integers", 
 def tensors_of(inputs: "Inputs", specs: list[InputSpec], model: str, *, binary: bool) -> list[Tensor]:
     """Return the tensors of a request. Raise InvalidInput for what the model does not take.
 
-    A model whose metadata names no inputs gets the arrays as they are.
+    A model whose metadata names no inputs gets the arrays as they are, its only argument without a name.
     """
     known = {each.name: each for each in with_columns(specs)}
+    inputs = _by_name(inputs, specs, model)
     if not isinstance(inputs, Mapping):
         required = required_inputs(specs)
-        if len(required) != 1:
-            names = f"has the inputs {quoted(known)}" if known else "declares no inputs"
-            raise InvalidInput(f"model '{model}' {names}; give arrays by name: {{'{next(iter(known), 'x')}': array}}")
-        inputs = {required[0].name: inputs}
+        if len(required) > 1:
+            fix = f"give arrays by name: {{'{required[0].name}': array}}"
+            raise InvalidInput(f"model '{model}' has the inputs {quoted(known)}; {fix}")
+        inputs = {required[0].name if required else "": inputs}
     unknown = [name for name in inputs if known and name not in known]
     if unknown:
         raise InvalidInput(f"model '{model}' has no input '{unknown[0]}'; its inputs are {quoted(known)}")
     return [_tensor(known.get(name), name, value, model, binary) for name, value in inputs.items()]
+
+
+def _by_name(inputs: Any, specs: list[InputSpec], model: str) -> Any:
+    """Return the columns of a DataFrame, or rows, by input name; all else as it is."""
+    import numpy as np
+
+    if hasattr(inputs, "columns") and hasattr(inputs, "to_numpy"):  # of pandas or polars
+        columns = {str(name): inputs[name].to_numpy() for name in inputs.columns}
+        return inputs.to_numpy() if has_no_names(specs, columns) else columns
+    try:
+        return rows_by_name(inputs.tolist() if isinstance(inputs, np.ndarray) and len(specs) > 1 else inputs, specs)
+    except ValueError as error:
+        raise InvalidInput(f"model '{model}': {error}") from None
 
 
 def _tensor(spec: InputSpec | None, name: str, value: "ArrayLike", model: str, binary: bool) -> Tensor:

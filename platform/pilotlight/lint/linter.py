@@ -50,19 +50,16 @@ def lint_files(
 
 def _objects(document: "Document | Node | Mapping[str, Any]") -> Iterator[Part]:
     """Yield the object of a document, or the items of a List, as `kubectl get -o yaml` writes it."""
-    if not isinstance(document, Document):
-        document = Document(document) if isinstance(document, Mapping) else from_node(document)
+    if isinstance(document, Mapping):
+        document = Document(document)
+    elif not isinstance(document, Document):
+        value = document.plain()  # a field is located at its key: `spec:` is the location of what `spec` lacks
+        document = Document(value if isinstance(value, dict) else {}, dict(_locations(document, ())))
     root = Part(document, (), document.value)
     if root.get("kind").text().endswith("List") and isinstance(root.get("items").value, list):
         yield from root.get("items").each()
     else:
         yield root
-
-
-def from_node(node: "Node") -> Document:
-    """Convert a node; a field is located at its key: `spec:` is the location of what `spec` lacks."""
-    value = node.plain()
-    return Document(value if isinstance(value, dict) else {}, dict(_locations(node, ())))
 
 
 def _locations(node: "Node", path: FieldPath) -> Iterator[tuple[FieldPath, SourceLocation]]:

@@ -235,7 +235,8 @@ def _plan(
 ) -> Plan:
     entry = _entry_role(service)
     visibility = {service.labels.get(names.LABEL_VISIBILITY), service.labels.get("networking.kserve.io/visibility")}
-    visible, hosts = "cluster-local" not in visibility, _hosts(service, capabilities)
+    visible, templates = "cluster-local" not in visibility, (capabilities.host_template, OLD_HOST)
+    hosts = [names.host(each, service.name, service.namespace, capabilities.domain) for each in templates]
     public, mapped = capabilities.gateway_api and visible, capabilities.maps_hosts and visible and workloads
     scraping = document_annotations.first(document_annotations.SCRAPING, service.annotations)[1] != "false"
     own_account = any(not part.pod.get("serviceAccountName") for part in service.components.values())
@@ -243,7 +244,8 @@ def _plan(
         name=service.name, namespace=service.namespace, mode=service_mode(modes), workloads=workloads,
         entry=next((work.name for work in workloads if work.role == entry and not work.canary), ""),
         service_account=names.service_account(service.name) if own_account and workloads else "",
-        labels={**service.labels, **names.service_labels(service.group, service.name)}, hosts=hosts if public else (),
+        labels={**service.labels, **names.service_labels(service.group, service.name)},
+        hosts=tuple(dict.fromkeys(hosts)) if public else (),
         mapped_host=hosts[0] if mapped and modes[entry] == "serverless" else "",
         gateway=dict(capabilities.route_parent) if public else {},
         monitoring=capabilities.prometheus_operator and scraping,
@@ -254,13 +256,6 @@ def _plan(
         if any(work.enforces_access for work in workloads) else "",
         prometheus_namespace=_namespace_of(capabilities.prometheus),
     )  # fmt: skip
-
-
-def _hosts(service: Service, capabilities: Capabilities) -> tuple[str, ...]:
-    """Return the public hosts of a service, that of its template first."""
-    templates = (capabilities.host_template, OLD_HOST)
-    hosts = (names.host(template, service.name, service.namespace, capabilities.domain) for template in templates)
-    return tuple(dict.fromkeys(hosts))
 
 
 def _namespace_of(url: str) -> str:

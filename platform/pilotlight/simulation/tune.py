@@ -65,7 +65,8 @@ def search(
             result = evaluate(variant)
             figure = result.figure(objective.figure)
             met = not objective.problem(result)
-            tried[variant] = Point(variant, result, price_of(result, minimized), figure or 0.0, met)
+            prices = {"gpu-hours": result.gpu_hours, "cost": result.cost, "replica-seconds": result.replica_seconds}
+            tried[variant] = Point(variant, result, prices[minimized], figure or 0.0, met)
         return tried[variant]
 
     best = present = point(())
@@ -79,10 +80,6 @@ def search(
     points = tuple(_with_pareto(list(tried.values())))
     chosen = next(each for each in points if each.variant == best.variant)
     return Proposal(next(each for each in points if each.variant == present.variant), chosen, points)
-
-
-def price_of(result: Simulation, minimized: Minimized) -> float:
-    return {"gpu-hours": result.gpu_hours, "cost": result.cost, "replica-seconds": result.replica_seconds}[minimized]
 
 
 def _neighbours(variant: Variant, axis: Axis) -> Iterator[Variant]:

@@ -6,7 +6,7 @@ leave a service open to requests without a token.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pilotlight.errors import PlatformError, UsageError
@@ -27,9 +27,17 @@ CHOICES: Final = {
     names.ANNOTATION_DISAGGREGATION: names.DISAGGREGATIONS, names.ANNOTATION_IMAGE_VARIANT: names.IMAGE_VARIANTS,
     names.ANNOTATION_GPU_PINNED: ("true", "false"),
 }  # fmt: skip
-
-
-_MODEL_NAMES: Final = re.compile(r"\s*(?:[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}\s*(?:,\s*|$))*")
+# Whether a text is a value, and what it must be.
+_FORMS: Final[dict[str, tuple[Callable[[str], object], str]]] = {
+    names.ANNOTATION_GPU_MEMORY: (
+        lambda text: text == "auto" or (parse_quantity(text) or 0) >= 1, 'a quantity such as "8Gi", or "auto"'
+    ),
+    names.ANNOTATION_GPU_RESIDENCE: (lambda text: unsigned_duration(text) is not None, 'a duration such as "30s"'),
+    names.ANNOTATION_MODEL_NAMES: (
+        re.compile(r"\s*(?:[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}\s*(?:,\s*|$))*").fullmatch,
+        'names of models separated by commas, such as "llama, gpt-4o"',
+    ),
+}  # fmt: skip
 
 
 def check_annotations(document: Node, problems: Problems) -> None:
@@ -55,19 +63,9 @@ def check_annotations(document: Node, problems: Problems) -> None:
             elif name in CHOICES and value.value not in CHOICES[name]:
                 message = f"= {value.value}, must be " + " or ".join(f'"{choice}"' for choice in CHOICES[name])
                 problems.error("PL117", value.location, child_path(path, name), message)
-            elif name == names.ANNOTATION_GPU_MEMORY and not _is_gpu_memory(str(value.value)):
-                message = f'= {value.value}, must be a quantity such as "8Gi", or "auto"'
+            elif name in _FORMS and not _FORMS[name][0](str(value.value)):
+                message = f"= {value.value}, must be {_FORMS[name][1]}"
                 problems.error("PL117", value.location, child_path(path, name), message)
-            elif name == names.ANNOTATION_GPU_RESIDENCE and unsigned_duration(str(value.value)) is None:
-                message = f'= {value.value}, must be a duration such as "30s"'
-                problems.error("PL117", value.location, child_path(path, name), message)
-            elif name == names.ANNOTATION_MODEL_NAMES and not _MODEL_NAMES.fullmatch(str(value.value)):
-                message = f'= {value.value}, must be names of models separated by commas, such as "llama, gpt-4o"'
-                problems.error("PL117", value.location, child_path(path, name), message)
-
-
-def _is_gpu_memory(text: str) -> bool:
-    return text == "auto" or (parse_quantity(text) or 0) >= 1
 
 
 def _check_access(path: str, annotations: dict[str, Node], problems: Problems) -> None:

@@ -207,7 +207,10 @@ def _input(config: ModelConfig, warmup: Warmup, name: str, spec: WarmupInput, mo
     if spec.source == "zero" or (spec.source == "random" and spec.datatype == "BYTES"):
         return zeros(spec.datatype, shape)
     if spec.source == "random":
-        return _random(spec.datatype, shape)
+        generator, most = np.random.default_rng(0), 0x3F80 if spec.datatype == "BF16" else 2
+        numbers = spec.datatype.startswith("FP")
+        values: Array = generator.random(shape) if numbers else generator.integers(0, most, shape)
+        return Tensor(spec.datatype, values.astype(NUMPY_TYPES[spec.datatype]))
     path = model_dir / "warmup" / spec.filename
     try:
         data = path.read_bytes()
@@ -221,10 +224,3 @@ def _input(config: ModelConfig, warmup: Warmup, name: str, spec: WarmupInput, mo
 def _shape(config: ModelConfig, dims: Shape, rows: int) -> Shape:
     fixed = tuple(1 if dim < 0 else dim for dim in dims)
     return (rows, *fixed) if config.max_batch_size else fixed
-
-
-def _random(datatype: str, shape: Shape) -> Tensor:
-    generator = np.random.default_rng(0)
-    most = 0x3F80 if datatype == "BF16" else 2
-    values: Array = generator.random(shape) if datatype.startswith("FP") else generator.integers(0, most, shape)
-    return Tensor(datatype, values.astype(NUMPY_TYPES[datatype]))

@@ -26,12 +26,13 @@ def starting(words: str = "initializing", after: str = "1") -> bytes:
 
 @dataclass
 class Scripted:
-    """`requests` are the heads that came; `connections` how many there were."""
+    """`requests` are the heads that came, `bodies` what followed them; `connections` how many there were."""
 
     listener: socket.socket
     url: str
     script: list[bytes | None]
     requests: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
     connections: int = 0
     open: list[socket.socket] = field(default_factory=list)
 
@@ -52,7 +53,7 @@ class Scripted:
                 lengths = [
                     each.split(b":")[1] for each in head.lower().split(b"\r\n") if each.startswith(b"content-length")
                 ]
-                stream.read(int(lengths[0]) if lengths else 0)
+                self.bodies.append(stream.read(int(lengths[0]) if lengths else 0))
                 self.requests.append(head.decode())
                 answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
                 if answer == CLOSE:

@@ -1,11 +1,13 @@
 """Arrays reach the model as they are, come back as they were, and are refused before anything is sent."""
 
+import json
 import subprocess
 import sys
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pandas
 import pytest
 from tests.platform.client.conftest import Ask
 from tests.platform.client.scripted_server import METADATA, RESULT, reply, scripted
@@ -213,8 +215,49 @@ def test_metadata_is_fetched_once_and_again_when_the_model_was_replaced() -> Non
 def test_a_model_without_declared_inputs_gets_arrays_as_they_are(ask: Ask) -> None:
     with scripted(reply(200, {"name": "m", "inputs": []}), reply(200, RESULT)) as server:
         ask(server.url, "infer", "m", {"x": np.zeros((2, 3), np.int16)})
-    with scripted(reply(200, {"name": "m", "inputs": []})) as server, pytest.raises(InvalidInput, match="declares no"):
-        ask(server.url, "infer", "m", np.zeros(3))
+
+
+TABLE = [
+    {"name": "sqm", "datatype": "FP64", "shape": [-1, 1]}, {"name": "town", "datatype": "BYTES", "shape": [-1, 1]},
+]  # fmt: skip
+MATRIX = [{"name": "input-0", "datatype": "FP64", "shape": [-1, 2], "parameters": {"columns": ["sqm", "floor"]}}]
+FRAME = pandas.DataFrame({"sqm": [80.5, 70.0], "town": ["Ulm", "Bonn"]})
+NUMBERS = pandas.DataFrame({"sqm": [80.5, 70.0], "floor": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "given", "sent"),
+    [
+        (TABLE, FRAME, [("sqm", [2, 1], [80.5, 70]), ("town", [2, 1], ["Ulm", "Bonn"])]),
+        (TABLE, FRAME.to_dict("records"), [("sqm", [2, 1], [80.5, 70]), ("town", [2, 1], ["Ulm", "Bonn"])]),
+        (TABLE, FRAME.to_numpy(), [("sqm", [2, 1], [80.5, 70]), ("town", [2, 1], ["Ulm", "Bonn"])]),
+        (TABLE, [80.5, "Ulm"], [("sqm", [1, 1], [80.5]), ("town", [1, 1], ["Ulm"])]),
+        (MATRIX, NUMBERS, [("sqm", [2, 1], [80.5, 70]), ("floor", [2, 1], [1, 2])]),
+        (MATRIX, NUMBERS.to_numpy(), [("input-0", [2, 2], [80.5, 1, 70, 2])]),
+        ([{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], NUMBERS, [("x", [2, 2], [80.5, 1, 70, 2])]),
+        ([], NUMBERS, [("sqm", [2], [80.5, 70]), ("floor", [2], [1, 2])]),
+        ([], [{"sqm": 80.5, "town": "Ulm"}], [("sqm", [1], [80.5]), ("town", [1], ["Ulm"])]),
+        ([], [3, 4], [("", [2], [3, 4])]),  # the only argument of a function
+    ],
+)
+def test_tables_are_given_as_frames_records_or_rows_and_a_lone_argument_without_its_name(
+    ask: Ask, inputs: Any, given: Any, sent: Any
+) -> None:
+    with scripted(reply(200, {"name": "m", "inputs": inputs}), reply(200, RESULT)) as server:
+        ask(server.url, "infer", "m", given, client={"binary": False})
+        tensors = json.loads(server.bodies[1])["inputs"]
+    assert [(each["name"], each["shape"], each["data"]) for each in tensors] == sent
+
+
+def test_rows_that_are_unlike_or_of_another_table_are_refused(ask: Ask) -> None:
+    with scripted(*[reply(200, {"name": "m", "inputs": TABLE})] * 3) as server:
+        for given, message in (
+            ([{"sqm": 1}, {"town": "Ulm"}], "the rows have different names"),
+            ([[80.5]], "the model has 2 columns: sqm, town; each row must have a value for each"),
+            (NUMBERS, "has no input 'floor'; its inputs are 'sqm', 'town'"),
+        ):
+            with pytest.raises(InvalidInput, match=f"model 'm'.*{message}"):
+                ask(server.url, "infer", "m", given)
 
 
 @pytest.mark.parametrize(

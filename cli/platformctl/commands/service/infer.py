@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pilotlight.targets.target import ServiceStatus
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-TEXT_SUFFIXES: Final = (".csv", ".tsv", ".txt")
+TABLES: Final = (".csv", ".tsv")
 SHOWN: Final = 12
 SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway header says so
 
@@ -33,7 +33,9 @@ SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway h
 @targets.name_argument()
 @targets.options
 @click.option("--data", metavar="JSON", help='Values of one input, {"NAME": values}, or a V2 request; - reads stdin.')
-@click.option("--file", type=FILE, metavar="FILE", help="The same from a .json file, an array from .npy, else bytes.")
+@click.option(
+    "--file", type=FILE, metavar="FILE", help="The same from .json, rows from .csv, an array from .npy, else bytes."
+)
 @click.option("--image", type=FILE, metavar="FILE", help="Image, converted to the shape and type of the input.")
 @click.option("--text", metavar="TEXT", help="String.")
 @click.option("--binary", type=FILE, metavar="FILE", help="Raw tensor, little-endian.")
@@ -93,7 +95,8 @@ def infer_model(
     if prompt and (outputs or kind == "data") and not is_decoupled(gateway, path, timeout):
         prompt = None
     if prompt and outputs:
-        raise outputs_of_text(called, service, prompt[TEXT_INPUT])
+        hint = f"leave it out: platformctl infer {service} --text {shlex.quote(prompt[TEXT_INPUT])}"
+        raise UsageError(f"{called} generates text: --outputs is for models with one response of tensors", hint)
     reply = send_prompt(gateway, path, prompt, timeout) if prompt else None
     if reply is None:
         request = infer_request.with_outputs(build_body(kind, value, inputs, input_name), outputs)
@@ -106,11 +109,6 @@ def cold_start_of(first: HttpReply, last: HttpReply) -> str | None:
     """Return the milliseconds of a cold start by the gateway's header, else by the time of the first response."""
     known = first.headers.get(HEADER_COLD_START) or last.headers.get(HEADER_COLD_START)
     return known or (f"{1000 * first.seconds:.0f}" if first.seconds > SLOW_S else None)
-
-
-def outputs_of_text(model: str, service: str, prompt: str) -> UsageError:
-    hint = f"leave it out: platformctl infer {service} --text {shlex.quote(prompt)}"
-    return UsageError(f"{model} generates text: --outputs is for models with one response of tensors", hint)
 
 
 def read_metadata(gateway: Gateway, model: str, timeout: float) -> tuple[str, HttpReply]:
@@ -186,9 +184,13 @@ def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) 
     """Build the request from the one input option that was given."""
     if kind == "data" or (kind == "text" and not inputs):
         return infer_request.from_json(value, inputs, input_name)
+    if kind == "file" and value.suffix in TABLES and (rows := infer_request.csv_rows(value, inputs)) is not None:
+        return infer_request.from_json(rows, inputs, input_name)
     spec = infer_request.select_input(inputs, input_name)
-    if kind == "file" and value.suffix in TEXT_SUFFIXES and spec.datatype != "BYTES":
-        hint = "give JSON: --data '[1, 2]' or --file values.json, or an array of numpy.save: --file values.npy"
+    if kind == "file" and value.suffix == ".txt" and spec.datatype != "BYTES":
+        hint = (
+            "give a table with --file values.csv, JSON with --data '[1, 2]' or --file values.json, or --file values.npy"
+        )
         raise UsageError(f"{value} is text, and input '{spec.name}' takes {spec.datatype}", hint)
     if kind == "file" and value.suffix == ".npy":
         return infer_request.encode([infer_request.npy_tensor(spec, value)])

@@ -1,6 +1,7 @@
 """Data plane of a router: one route, one backend per endpoint, and a strategy that picks one of them."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from pilotlight.gateway.auth import AccessAdmission, FileAdmission
@@ -29,10 +30,6 @@ TIMEOUT_S: Final = 3600.0  # generation may take long; the router's clients have
 NO_ENDPOINT: Final = "no-endpoint"
 
 
-def _log_problem(problem: str) -> None:
-    log("access", problem, level="ERROR")
-
-
 class EndpointPicker:
     """Applies one strategy; keeps the position of the round robin, and the prefixes that each endpoint has."""
 
@@ -56,8 +53,8 @@ class RouterDataPlane(DataPlane):
 
     def __init__(self, settings: RouterSettings) -> None:
         # No messages: a router discovers its endpoints by itself.
-        file = settings.access_file
-        admission = FileAdmission(file, settings.proxies, _log_problem) if file else AccessAdmission()
+        file, report = settings.access_file, partial(log, "access", level="ERROR")
+        admission = FileAdmission(file, settings.proxies, report) if file else AccessAdmission()
         super().__init__(lambda wake: None, lambda unreachable: None, admission)
         self._target = settings.decoder if settings.disaggregated else settings.engine
         self.key: RouteKey = (settings.namespace, self._target)

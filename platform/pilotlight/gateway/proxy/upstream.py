@@ -92,10 +92,6 @@ class LiveReplica:
             upstream.idle_since = now
             self.idle.append(upstream)
 
-    def remove_idle(self, upstream: "Upstream") -> None:
-        with suppress(ValueError):
-            self.idle.remove(upstream)
-
     def connect(self, requester: ConnectionRequester) -> None:
         task = asyncio.get_running_loop().create_task(self._connect(requester))
         self._connecting.add(task)
@@ -202,7 +198,8 @@ class Upstream(FlowControlledProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
-        self.replica.remove_idle(self)
+        with suppress(ValueError):
+            self.replica.idle.remove(self)
         sink, self.sink = self.sink, None
         # A write after FIN and RST fails with EPIPE; after RST alone it fails with ECONNRESET.
         eof = self._eof or isinstance(exc, BrokenPipeError)

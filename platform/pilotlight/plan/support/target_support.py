@@ -134,11 +134,7 @@ def _devices(context: PlanContext, workload: Workload) -> str:
 
 def _annotation(name: str) -> Callable[[PlanContext, Workload], str]:
     """Return the field of a row about an annotation."""
-
-    def field(context: PlanContext, _: Workload) -> str:
-        return f"metadata.annotations.{name}" if name in context.service.annotations else ""
-
-    return field
+    return lambda context, _: f"metadata.annotations.{name}" if name in context.service.annotations else ""
 
 
 def _parking(*, foreign: bool) -> Callable[[PlanContext, Workload], str]:
@@ -149,12 +145,9 @@ def _parking(*, foreign: bool) -> Callable[[PlanContext, Workload], str]:
     return field
 
 
-def _scale_to_zero(context: PlanContext, workload: Workload) -> str:
-    return context.path("minReplicas") if workload.scaling.min_replicas == 0 else ""
-
-
-def _several_replicas(context: PlanContext, workload: Workload) -> str:
-    return context.path("minReplicas") if workload.scaling.min_replicas > 1 else ""
+def _when(path: str, asks: Callable[[Workload], bool]) -> Callable[[PlanContext, Workload], str]:
+    """Return the field of a row about the workloads that ask for something."""
+    return lambda context, workload: context.path(path) if asks(workload) else ""
 
 
 def _scaling_field(context: PlanContext) -> str:
@@ -220,22 +213,21 @@ def _access_rules(*, foreign: bool) -> Callable[[PlanContext, Workload], str]:
     return field
 
 
-def _grpc(context: PlanContext, workload: Workload) -> str:
-    return context.path("model.protocolVersion") if workload.port_name == "h2c" else ""
-
-
 # Each returns the path of the field that asks for a feature; empty: the workload does without.
 FIELDS: Final[Mapping[str, Callable[[PlanContext, Workload], str]]] = {
     "foreign": _foreign, "several_containers": _several_containers, "several_nodes": _several_nodes,
     "local_model": _local_model, "fetched_model": _fetched_model, "host_path": _volume(host=True, files=False),
     "other_volume": _volume(host=False, files=False), "file_volume": _volume(host=False, files=True),
     "devices": _devices, "parking": _parking(foreign=False), "foreign_parking": _parking(foreign=True),
-    "isolation": _annotation(ANNOTATION_ISOLATION), "scale_to_zero": _scale_to_zero,
-    "several_replicas": _several_replicas, "by_concurrency": _by_requests(rate=False),
+    "isolation": _annotation(ANNOTATION_ISOLATION),
+    "scale_to_zero": _when("minReplicas", lambda workload: workload.scaling.min_replicas == 0),
+    "several_replicas": _when("minReplicas", lambda workload: workload.scaling.min_replicas > 1),
+    "by_concurrency": _by_requests(rate=False),
     "by_rate": _by_requests(rate=True), "by_query": _by_query, "by_usage": _by_usage, "split": _split,
     "several_components": _several_components, "graph_services": _graph_services,
     "access_rules": _access_rules(foreign=False), "foreign_access_rules": _access_rules(foreign=True),
-    "exposed": _annotation(ANNOTATION_EXPOSE), "grpc": _grpc,
+    "exposed": _annotation(ANNOTATION_EXPOSE),
+    "grpc": _when("model.protocolVersion", lambda workload: workload.port_name == "h2c"),
 }  # fmt: skip
 
 

@@ -284,7 +284,10 @@ class ApproximateEngine:
             seconds = np.arange(at + 1, at + span + 1)
             held = (np.searchsorted(arrivals, seconds) - np.searchsorted(starts, seconds)).tolist()
         before = self.replica_set.desired, len(self.clock.heap)
-        latencies = latency_buckets(times) if self.metrics.used else ()
+        latencies: tuple[int, ...] = ()
+        if self.metrics.used:
+            index = np.searchsorted(LATENCY_BUCKETS, times)
+            latencies = tuple(np.bincount(index, minlength=len(LATENCY_BUCKETS) + 1).tolist())
         done, rest = completed.tolist(), left.tolist()
         for offset in range(span):
             now = at + offset + 1
@@ -358,11 +361,6 @@ class ApproximateEngine:
             cold_requests=self.cold_requests,
             latency_over_time=recording.over_time,
         )
-
-
-def latency_buckets(seconds: Floats) -> tuple[int, ...]:
-    index = np.searchsorted(LATENCY_BUCKETS, seconds)
-    return tuple(np.bincount(index, minlength=len(LATENCY_BUCKETS) + 1).tolist())
 
 
 def simulate_approximately(

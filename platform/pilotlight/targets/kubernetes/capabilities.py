@@ -74,7 +74,8 @@ def flags_on(data: Mapping[str, str]) -> frozenset[str]:
 
 def domain(cluster: Cluster) -> Facts:
     config_map = cluster.get("v1", "ConfigMap", KNATIVE, "config-domain") or {}
-    name = default_domain(config_map.get("data") or {})
+    rules = (config_map.get("data") or {}).items()
+    name = next((name for name, rule in rules if name != "_example" and "selector" not in (rule or "")), "")
     return {"domain": name} if name else {}
 
 
@@ -83,11 +84,6 @@ def domain_mapping(cluster: Cluster) -> Facts:
     network = cluster.get("v1", "ConfigMap", KNATIVE, "config-network") or {}
     claims = (network.get("data") or {}).get("autocreate-cluster-domain-claims") == "true"
     return {"domain_mapping": claims and cluster.kind(*kinds.DOMAIN_MAPPING) is not None}
-
-
-def default_domain(data: Mapping[str, str]) -> str:
-    """Return the domain without a selector."""
-    return next((name for name, rule in data.items() if name != "_example" and "selector" not in (rule or "")), "")
 
 
 def keda(cluster: Cluster) -> Facts:

@@ -75,7 +75,8 @@ class LeptonEndpoints:
         reason = f"Lepton reports {name}: lep endpoint events --name {endpoint.name} shows why"
         if state == "ready":  # that it listens; its model may still be loading
             state, reason = self._health(endpoint, url)
-        return EndpointState(state, url, reason, _replicas(document, endpoint))
+        desired = ((document.get("status") or {}).get("autoscaler_status") or {}).get("desired_replicas")
+        return EndpointState(state, url, reason, int(endpoint.replicas if desired is None else desired))
 
     def _health(self, endpoint: EndpointSpec, url: str) -> tuple[State, str]:
         path = health_path(endpoint.container)
@@ -198,11 +199,6 @@ def read_events(text: str, endpoint: EndpointSpec) -> list[Event]:
         )
         for row in rows if len(row) == 6
     ]  # fmt: skip
-
-
-def _replicas(document: Mapping[str, Json], endpoint: EndpointSpec) -> int:
-    desired = ((document.get("status") or {}).get("autoscaler_status") or {}).get("desired_replicas")
-    return int(endpoint.replicas if desired is None else desired)
 
 
 def gpus(image: str, environ: Mapping[str, str], options: Mapping[str, str]) -> int | None:

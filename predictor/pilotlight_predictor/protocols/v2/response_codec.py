@@ -1,7 +1,7 @@
 """Encoder of V2 inference responses: JSON, or JSON followed by binary tensors. Pure."""
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ def encode_response(request: InferRequest, response: InferResponse) -> tuple[int
         datatype, values = tensor.datatype, tensor.array.ravel()
         if datatype == "BF16":
             values = bf16_to_float(np.ascontiguousarray(values))
-        write = _numbers if datatype != "BYTES" else partial(_strings, name)
+        write = _numbers if datatype != "BYTES" else lambda texts, name=name: dump_json(decode_strings(name, texts))
         if encoding_size(values) <= LONG_ARRAY:
             texts.append(write(values))
         else:
@@ -145,10 +145,6 @@ def _plain_opening(model: str, version: int) -> bytes:
 @lru_cache(1024)
 def _before_data(name: str, datatype: str, shape: Shape) -> bytes:
     return dump_json({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
-
-
-def _strings(name: str, values: Array) -> bytes:
-    return dump_json(decode_strings(name, values))
 
 
 def _numbers(values: Array) -> bytes:

@@ -24,11 +24,6 @@ KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
 LOST_LOG: Final = "unable to retrieve container logs for "  # sent by a node instead of lines, with status 200
 
 
-def insufficient_resources(message: str) -> list[str]:
-    """Return the resources of a scheduler message `0/3 nodes are available: 3 Insufficient nvidia.com/gpu.`"""
-    return list(dict.fromkeys(_SHORT.findall(message)))
-
-
 def too_large(pod: Document, resource: str, nodes: Sequence[Document]) -> bool:
     """Whether the request exceeds every node's capacity; False without known nodes."""
     return bool(nodes) and all(
@@ -185,7 +180,7 @@ def _unscheduled(pod: Document, evidence: Evidence) -> Diagnosis | None:
             message = str(each.get("message") or each.get("reason") or "")
             if waiting := _reservation(pod, message):
                 return Diagnosis(waiting)
-            resources = insufficient_resources(message)
+            resources = dict.fromkeys(_SHORT.findall(message))
             shortages = [describe_shortage(pod, name, evidence.nodes, evidence.pods) for name in resources]
             problem = f"the pod {'; '.join(shortages)}" if shortages else _short(message)
             impossible = not evidence.has_autoscaler and any(too_large(pod, name, evidence.nodes) for name in resources)

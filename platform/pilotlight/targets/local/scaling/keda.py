@@ -75,7 +75,9 @@ def _evaluate_triggers(rules: Hpa, observed: Observed, state: KedaState, now: fl
     """Evaluate the triggers; failures count once per polling interval, though decisions are made every second."""
     due = state.polled_at is None or now - state.polled_at >= rules.polling_s
     raw = values(rules, observed, now)
-    failures = trigger_failures(raw, state.failures or {}) if due else state.failures or {}
+    failures = before = state.failures or {}  # consecutive polls by trigger
+    if due:
+        failures = {name: before.get(name, 0) + 1 for name, value in raw.items() if value is None}
     triggered = evaluate(rules, raw, failures, observed.ready, state.wanted)
     return triggered, replace(state, failures=failures, polled_at=now if due else state.polled_at)
 
@@ -185,11 +187,6 @@ def _external(metric: Metric) -> bool:
 
 def _thousandths(value: float) -> float:
     return math.trunc(round(value * 1000, 6)) / 1000
-
-
-def trigger_failures(raw: Mapping[str, float | None], before: Mapping[str, int]) -> dict[str, int]:
-    """Return consecutive failed polls by trigger."""
-    return {name: before.get(name, 0) + 1 for name, value in raw.items() if value is None}
 
 
 def evaluate(

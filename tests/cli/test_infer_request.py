@@ -15,7 +15,7 @@ from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.v2_tensors import InputSpec
 from pilotlight.wire.http_client import HttpReply
-from platformctl.commands.service.infer import build_body, parse_reply
+from platformctl.commands.service.infer import build_body, format_values, parse_reply
 from platformctl.services import infer_request
 from platformctl.services.infer_request import InferRequest
 
@@ -220,6 +220,11 @@ def test_an_error_of_the_model_names_its_log() -> None:
     with pytest.raises(PlatformError, match="the service responded 500: model 'm' failed") as caught:
         parse_reply(HttpReply(500, {}, b'{"error": "model \'m\' failed"}', 0.1), "m", service="wine")
     assert caught.value.hint == "the error of the model: platformctl logs wine"
+
+
+def test_probabilities_are_printed_with_their_classes() -> None:
+    assert format_values([[0.25, 0.75], [1.0, 0.0]], ["free", "pro"]) == "free=0.25 pro=0.75 free=1 pro=0"
+    assert format_values([0.25], ["free", "pro"]) == format_values([0.25], ()) == "0.25"
 
 
 def test_values_of_images_go_in_their_own_size() -> None:

@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -88,7 +89,8 @@ def infer_model(
     if not (outputs or input_name) and (chat := send_chat(gateway, called, kind, value, metadata_reply, timeout)):
         show(parse_reply(chat, called, service=service), chat, cold_start_of(metadata_reply, chat))
         return
-    inputs = inputs_of(parse_reply(metadata_reply, called, models))
+    metadata = parse_reply(metadata_reply, called, models)
+    inputs, described = inputs_of(metadata), metadata.get("outputs", ())
     names = {each.name for each in inputs}
     takes_prompt = input_name in {"", TEXT_INPUT} and TEXT_INPUT in names
     prompt = infer_request.prompt_of(kind, value) if takes_prompt else None
@@ -102,7 +104,7 @@ def infer_model(
         request = infer_request.with_outputs(build_body(kind, value, inputs, input_name), outputs)
         reply = gateway.request("POST", f"{path}/infer", request.body, request.headers, timeout)
     repeated = prompt[TEXT_INPUT] if prompt and MESSAGES in names else ""
-    show(parse_reply(reply, called, service=service), reply, cold_start_of(metadata_reply, reply), repeated)
+    show(parse_reply(reply, called, service=service), reply, cold_start_of(metadata_reply, reply), repeated, described)
 
 
 def cold_start_of(first: HttpReply, last: HttpReply) -> str | None:
@@ -240,24 +242,29 @@ def parse_reply(reply: HttpReply, model: str, there: Sequence[str] = (), service
     raise PlatformError(f"the service responded {reply.status}: {said}", hint)
 
 
-def show(answer: Mapping[str, Any], reply: HttpReply, cold_start: str | None, repeated: str = "") -> None:
-    """Print a table of the outputs, the text of a language model without the `repeated` prompt, or the document."""
+def show(answer: Any, reply: HttpReply, cold_start: str | None, repeated: str = "", described: Any = ()) -> None:
+    """Print a table of the outputs, the text of a language model without the `repeated` prompt, or the document.
+
+    `described` are the outputs in the model's metadata.
+    """
     cold = f", after a cold start of {cold_start} ms" if cold_start else ""
-    rows = [
-        (each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), format_values(each.get("data", [])))
-        for each in answer.get("outputs", ())
-    ]
-    table = output.columns([("OUTPUT", "TYPE", "SHAPE", "VALUES"), *rows], indent="")
+    labels = {each["name"]: (each.get("parameters") or {}).get("labels") for each in described}
+    rows = [("OUTPUT", "TYPE", "SHAPE", "VALUES")]
+    for each in answer.get("outputs", ()):
+        values = format_values(each.get("data", []), labels.get(each["name"]) or ())
+        rows.append((each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), values))
     try:
         text = answer["choices"][0]["message"]["content"]
     except (LookupError, TypeError):  # no chat
         text = answer.get(TEXT_OUTPUT)
     line = text.removeprefix(repeated) if isinstance(text, str) else json.dumps(answer, indent=2, ensure_ascii=False)
-    output.data(answer, table if "outputs" in answer else [line])
+    output.data(answer, output.columns(rows, indent="") if "outputs" in answer else [line])
     output.note(f"response in {1000 * reply.seconds:.1f} ms{cold}")
 
 
-def format_values(data: list[Any]) -> str:
-    """Return the first values, floats with six significant digits."""
+def format_values(data: list[Any], labels: Sequence[str]) -> str:
+    """Return the first values, floats with six significant digits, those of classes behind their labels."""
     shown = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in flatten(data)]
+    if labels and not len(shown) % len(labels):
+        shown = [f"{label}={each}" for label, each in zip(cycle(labels), shown, strict=False)]
     return " ".join(shown[:SHOWN]) + (f" … ({len(shown)} in all)" if len(shown) > SHOWN else "")

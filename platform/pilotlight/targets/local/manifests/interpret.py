@@ -90,10 +90,12 @@ def interpret(manifests: Sequence[Object], overrides: Overrides | None = None) -
         refused += _unprotected([workload.revision for workload in workloads], min(access))
     if refused:
         raise PlatformError("\n".join(refused), hint="platformctl render shows the objects")
-    adapters = (decode(mapping_at(each, "metadata", "annotations")) for each in objects.workloads())
+    annotations = {name_of(each): mapping_at(each, "metadata", "annotations") for each in objects.workloads()}
+    adapters = map(decode, annotations.values())
+    models = (names.model_names(each) for name, each in annotations.items() if name in dict(entry))
     return ServiceSpec(
-        namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), access, exposed, _models(objects, entry),
-        _logging(objects, entry), next(filter(None, adapters), ()),
+        namespace, service, workloads, entry, tuple(dict.fromkeys(hosts)), access, exposed,
+        next(filter(None, models), ()), _logging(objects, entry), next(filter(None, adapters), ()),
     )  # fmt: skip
 
 
@@ -272,11 +274,6 @@ def _is_hidden(workload: Object) -> bool:
     """Whether only its own address leads to it. A Knative Service has the label if an HTTPRoute exposes it instead."""
     visibility = mapping_at(workload, "metadata", "labels").get(names.LABEL_VISIBILITY)
     return workload["kind"] == "StatefulSet" and visibility == "cluster-local"
-
-
-def _models(objects: Objects, entry: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    entries = [each for each in objects.workloads() if name_of(each) in dict(entry)]
-    return next(filter(None, (names.model_names(mapping_at(each, "metadata", "annotations")) for each in entries)), ())
 
 
 def _logging(objects: Objects, entry: Sequence[tuple[str, int]]) -> dict[str, str]:

@@ -59,7 +59,9 @@ def main(plan: Plan) -> int:
         _run(plan, bounds)
 
     def forward(number: int, _: FrameType | None) -> None:
-        for pid in _children(child) if plan.bubblewrap else (child,):
+        # Bubblewrap ends by a signal that its command should get.
+        children = Path(f"/proc/{child}/task/{child}/children").read_text() if plan.bubblewrap else str(child)
+        for pid in map(int, children.split()):
             os.kill(pid, number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -207,11 +209,6 @@ def bubblewrap_arguments(plan: Plan, bounds: dict[int, int]) -> list[str]:
         plan.bubblewrap, *spaces, "--new-session", "--proc", "/proc", "--dev", "/dev", *tmpfs, *mounts, "--chdir", "/",
         "--remount-ro", "/", "--", sys.executable, "-I", "-c", _LIMITED, words, *plan.command,
     ]  # fmt: skip
-
-
-def _children(pid: int) -> list[int]:
-    """Return the children of bubblewrap: it ends by a signal that its command should get."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 if __name__ == "__main__":

@@ -132,14 +132,15 @@ class InputValidator:
         expected = [-1, *dims] if self._max_rows else list(dims)
         raise BadRequest(
             f"unexpected shape for input '{declared.name}' for model '{self._model}':"
-            f" expected {expected}, got {list(shape)}{self._fix_for_texts(declared, shape)}"
+            f" expected {expected}, got {list(shape)}{self._fix_for_several(declared, shape)}"
         )
 
-    def _fix_for_texts(self, declared: TensorConfig, shape: Shape) -> str:
-        """Return how a model.py takes several texts, if it got them for an argument that is one `str`."""
-        if not self._python or self._max_rows or (declared.datatype, declared.dims, len(shape)) != ("BYTES", (1,), 1):
+    def _fix_for_several(self, declared: TensorConfig, shape: Shape) -> str:
+        """Return how a model.py takes several values, if it got them for an argument that is one, such as `str`."""
+        kind = {"BYTES": "str", "INT64": "int", "FP64": "float", "BOOL": "bool"}.get(declared.datatype)
+        if not self._python or self._max_rows or not kind or (declared.dims, len(shape)) != ((1,), 1):
             return ""
-        return f"; a request has one {declared.name}: annotate it list[str], or declare it [-1], for several"
+        return f"; a request has one {declared.name}: annotate it list[{kind}], or declare it [-1], for several"
 
     def _rows(self, name: str, shape: Shape) -> int:
         rows = shape[0] if shape else 0

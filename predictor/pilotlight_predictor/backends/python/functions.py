@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from pilotlight_predictor.backends.base import Answer
-from pilotlight_predictor.backends.python import text_arguments
+from pilotlight_predictor.backends.python import annotated_arguments
 from pilotlight_predictor.core.requests import UNNAMED, InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import (
     DATATYPES,
@@ -245,7 +245,7 @@ class FunctionModel(PerRequestModel):
         named = [p for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
         self._names = [p.name for p in named]
         self._required = [p.name for p in named if p.default is p.empty]
-        self._plain = text_arguments.annotations(named)
+        self._plain = annotated_arguments.annotations(named)
         self.argument = self._names[0] if len(self._names) == 1 and not self._any else ""
 
     def check_inputs(self, names: Sequence[str]) -> None:
@@ -273,7 +273,7 @@ class FunctionModel(PerRequestModel):
             raise BadRequest(f"missing inputs: {', '.join(map(repr, missing))}")
         if not self._any:
             inputs = {name: array for name, array in inputs.items() if name in self._names}
-        plain = {name: text_arguments.convert(name, kind, inputs[name]) for name, kind in self._plain if name in inputs}
+        plain = {n: annotated_arguments.convert(n, kind, inputs[n]) for n, kind in self._plain if n in inputs}
         return self._function(**{**inputs, **plain})
 
     def clone(self, instance_name: str) -> "FunctionModel":
@@ -348,7 +348,7 @@ def declared(path: Path, served: str = "") -> tuple[Specs, Specs]:
     """Return the tensors that a model.py declares, which is parsed, not run. Raises LoadFailed if it cannot be parsed.
 
     They are `inputs` and `outputs` of @pilotlight.model at the class or function `served`, else INPUTS and OUTPUTS,
-    else the inputs of a `predict` whose arguments are all annotated as text.
+    else the inputs of a `predict` whose arguments are all annotated with plain types.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -361,7 +361,7 @@ def declared(path: Path, served: str = "") -> tuple[Specs, Specs]:
         _specs(options[name], name, path) if name in options else _constant(tree, name.upper(), path)
         for name in ("inputs", "outputs")
     )
-    return inputs or text_arguments.declared(tree, served), outputs
+    return inputs or annotated_arguments.declared(tree, served), outputs
 
 
 def _decorator_options(tree: ast.Module, served: Sequence[str]) -> dict[str | None, ast.expr]:

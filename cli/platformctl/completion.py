@@ -96,8 +96,10 @@ replicas: Final = live(_replicas)
 namespaces: Final = live(lambda target, _: [each.namespace for each in target.list(None)])
 
 
-def targets(_: "click.Context", __: "click.Parameter", incomplete: str) -> list[str]:
-    return [name for name in ("local", "kubernetes", *table.MODULES) if name.startswith(incomplete)]
+def targets(*others: str) -> Completer:
+    """Return a completer of click for names of targets, and of others that the verb takes."""
+    names = ("local", "kubernetes", *table.MODULES, *others)
+    return lambda context, parameter, incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 def services_or_files(

@@ -300,7 +300,7 @@ _DOCUMENTS = (NAMES, REQUIRED_FILES, *_READING, _CURRENT, *_PLANNING)
 
 def _planning(target: str, *documents: targets.Decorator) -> targets.Decorator:
     meaning = "Where it would run: a target of deploy, or cluster: any one, without a connection."
-    flags = (targets.target_flag(target, meaning), targets.context_option, targets.TARGET_OPTION)
+    flags = (targets.target_flag(target, meaning, targets.CLUSTER), targets.context_option, targets.TARGET_OPTION)
     return targets.option_group("document_options", DocumentOptions, (*flags, *documents))
 
 

@@ -93,14 +93,13 @@ def suggest_service(error: Exception, meta: Mapping[str, Any]) -> None:
 
 def near_service(key: "Key", there: "Sequence[Key]") -> str:
     """Return the service of this name in another namespace, else that of the most similar name; empty: none."""
-    from difflib import get_close_matches
-
     from pilotlight.targets.target import service_argument
+    from pilotlight.wire.messages import nearest
 
     if key in there:
         return ""
     names = {name: (namespace, name) for namespace, name in sorted(there, key=lambda each: each[0] == key[0])}
-    return next((service_argument(names[name]) for name in get_close_matches(key[1], names, n=1)), "")
+    return next((service_argument(names[name]) for name in nearest(key[1], names, 1)), "")
 
 
 def connect(name: str, *, start: bool = True) -> "Target":
@@ -239,10 +238,10 @@ context_option: Final = click.option(
 )  # fmt: skip
 
 
-def target_flag(default: str, meaning: str) -> Decorator:
+def target_flag(default: str, meaning: str, *plans_for: str) -> Decorator:
     return click.option(
         "--target", default=default, show_default=True, envvar="PILOTLIGHT_TARGET", metavar="NAME",
-        shell_complete=completion.targets, help=f"{meaning} [env: PILOTLIGHT_TARGET]",
+        shell_complete=completion.targets(*plans_for), help=f"{meaning} [env: PILOTLIGHT_TARGET]",
     )  # fmt: skip
 
 

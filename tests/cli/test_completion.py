@@ -11,6 +11,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from tests.cli.conftest import Call
 
+from pilotlight.targets import table
 from platformctl import main
 
 
@@ -44,6 +45,11 @@ _platformctl_completion platformctl; echo "${COMPREPLY[@]}"'
     verbs, options = done.stdout.splitlines()
     assert verbs == "rollback", done.stderr
     assert {"--to", "--target", "--timeout"} <= set(options.split())
+
+
+@pytest.mark.parametrize(("verb", "others"), [("status", set()), ("explain", {"cluster"})])
+def test_targets_are_completed_with_what_the_verb_can_plan_for(verb: str, others: set[str]) -> None:
+    assert set(completed(f"{verb} --target ")) == {"local", "kubernetes", *table.MODULES} | others
 
 
 def test_a_verb_is_completed_without_its_module() -> None:

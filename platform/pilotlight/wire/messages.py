@@ -13,22 +13,23 @@ FEW, LENGTH = 5, 200  # names that are all shown; characters of one that are com
 _AUTHORITY: Final = r"^([A-Za-z][A-Za-z0-9+._-]*://)([^/?]*@)?([^?]*)(\?.+)?"
 
 
-def suggestion(wrong: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    """Return `; did you mean minReplicas?` or "". Compares without case, where most typing errors are."""
-    if len(known) > MAX_COMPARED:
-        return ""
+def suggestion(wrong: str, known: Collection[str]) -> str:
+    """Return `; did you mean minReplicas?` or ""."""
+    close = nearest(wrong, known, 1) if len(known) <= MAX_COMPARED else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def nearest(wrong: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return the most similar names. Compares without case, where most typing errors are."""
     import difflib
 
     lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(wrong.lower(), lowered, n=1, cutoff=cutoff)
-    return f"; did you mean {lowered[close[0]]}?" if close else ""
+    return [lowered[name] for name in difflib.get_close_matches(wrong.lower(), lowered, count)]
 
 
 def known_names(wrong: str, known: Sequence[str], more: str) -> str:
     """Return `; did you mean a or b?`, else all names if they are few, else `more`, which says who lists them."""
-    import difflib
-
-    if near := difflib.get_close_matches(wrong[:LENGTH], known[:COMPARED], cutoff=0.4):
+    if near := nearest(wrong[:LENGTH], known[:COMPARED]):
         return f"; did you mean {' or '.join(near)}?"
     return f"; there {'are' if known[1:] else 'is only'} {', '.join(known)}" if 0 < len(known) <= FEW else f"; {more}"
 

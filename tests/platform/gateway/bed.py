@@ -154,8 +154,8 @@ class AllowAll:
     ) -> ErrorResponse | None:
         return None
 
-    def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
-        return True
+    def allows(self, headers: Mapping[str, str]) -> Callable[[Route], bool]:
+        return lambda _: True
 
     def authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal:
         return ""

@@ -15,6 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.platform.gateway.linked import ask, in_loop, linked, replica, route
 
 from pilotlight import jwt_verification
+from pilotlight.gateway.auth import AccessAdmission
+from pilotlight.gateway.routing_table import Route
+from pilotlight.jwt_verification import InvalidToken
 from pilotlight.wire.access_file import decode, encode
 from pilotlight.wire.service_access import Access, AccessRules, Jwt, Refusal, authenticate
 
@@ -53,6 +56,19 @@ def judged(authorization: str | None, access: Access | None) -> str | Refusal:
 def test_a_route_that_asks_for_nothing_lets_everybody_in() -> None:
     assert judged(None, None) == ""
     assert judged(None, Access()) == ""
+
+
+def test_rules_that_services_share_are_checked_once_for_what_a_client_may_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[str] = []
+    monkeypatch.setattr(jwt_verification, "verify", lambda token, *_: verified.append(token) or forged())
+
+    def forged() -> None:
+        raise InvalidToken("forged")
+
+    routes = [Route("default", f"iris-{n}", access=Access(jwt=Jwt(jwks()))) for n in range(100)]
+    allowed = AccessAdmission().allows({"authorization": "Bearer a.b.c"})
+    assert list(filter(allowed, [*routes, Route("default", "open")])) == [Route("default", "open")]
+    assert verified == ["a.b.c"]
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])

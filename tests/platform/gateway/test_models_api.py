@@ -125,13 +125,20 @@ def test_the_own_address_of_a_service_leaves_other_names_to_its_engine() -> None
     play(case)
 
 
-@pytest.mark.parametrize("spent", [False, True])
-def test_a_body_that_is_too_long_for_its_model_to_be_read_goes_to_its_own_address_as_it_is(spent: bool) -> None:
+@pytest.mark.parametrize(
+    ("models", "begins", "spent"),
+    [(("llama", "gpt-4o"), b"[1]," * (1 << 18), False), (("llama", "gpt-4o"), b"[1]," * (1 << 11), True),
+     (("llama",), b'"%b",' % (b"x" * (2 << 20)), False)],  # its name need not be replaced by another
+    ids=["brackets", "memory", "one-model"],
+)  # fmt: skip
+def test_a_body_that_is_too_long_for_its_model_to_be_read_goes_to_its_own_address_as_it_is(
+    models: tuple[str, ...], begins: bytes, spent: bool
+) -> None:
     async def case(bed: Bed) -> None:
         origin = await bed.origin(whole=False)
-        bed.publish(route("llama", backend("llama-1", origin), models=("llama", "gpt-4o")))
+        bed.publish(route("llama", backend("llama-1", origin), models=models))
         bed.plane.buffer_budget.limit = 0 if spent else 1 << 30
-        start, end = b'{"input": [%b' % (b"[1]," * (1 << (11 if spent else 18))), b'1], "model": "gpt-4o"}'
+        start, end = b'{"input": [%b' % begins, b'1], "model": "gpt-4o"}'
         reader, writer = await bed.connect()
         length = len(start + end)
         writer.write(f"POST /llama/v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())

@@ -1,6 +1,6 @@
 """Who is not admitted is told so before its body is read, and no replica hears of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tests.platform.gateway.bed import Bed, backend, error_of, play, read_answer, route
 
@@ -21,7 +21,7 @@ class OnlyFriends:
             return None
         return ErrorResponse(401, "say who you are", {"WWW-Authenticate": "Bearer"})
 
-    def allows(self, route: Route, headers: Mapping[str, str]) -> bool:
+    def allows(self, headers: Mapping[str, str]) -> Callable[[Route], bool]:
         raise AssertionError("nothing is listed")
 
     def authenticate(self, route: Route, headers: Mapping[str, str]) -> str | Refusal:

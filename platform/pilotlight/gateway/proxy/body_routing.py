@@ -36,7 +36,7 @@ from pilotlight.gateway.proxy.responses import (
     ErrorResponse,
     render_page,
 )
-from pilotlight.gateway.routing_table import Route, origin_form, tag_of
+from pilotlight.gateway.routing_table import origin_form, tag_of
 from pilotlight.wire.http1_strict_parser import CHUNKED, ChunkedBody, unchunked
 
 USAGE_WAIT_S: Final = 60.0  # for a body to which a request of usage is added: a slow client cannot evade it
@@ -128,12 +128,8 @@ def _list_models(request: ProxiedRequest, name: str) -> None:
 
 
 def _callable_names(request: ProxiedRequest) -> list[str]:
-    plane, headers = request.client.plane, request.prepared.head.headers
-
-    def allowed(route: Route) -> bool:
-        return plane.admission.allows(route, headers)
-
-    return plane.routing.models.names(allowed)
+    plane = request.client.plane
+    return plane.routing.models.names(plane.admission.allows(request.prepared.head.headers))
 
 
 class ModelRouting:
@@ -159,11 +155,12 @@ class ModelRouting:
             piece = self._chunks.take_payload()
         if not self._field.done:
             self._field.feed(piece)
-        too_long = request.buffered > MAX_BODY or self._field.too_late
         crowded = request.client.plane.buffer_budget.check(request.buffered, growing=True)
         route = request.prepared.route
         # A service at its own address may get a body as it is: most clients use its engine's name of the model.
         optional = route is not None and not route.route.adapters and self._field.name is None
+        alone = optional and route is not None and not route.route.models[1:]
+        too_long = request.buffered > (MAX_HELD_BODY if alone else MAX_BODY) or self._field.too_late
         if too_long and not optional:
             request.cancel(TOO_LONG)
         elif crowded and not optional and not request.body_complete and (self._chunks or not self._field.done):

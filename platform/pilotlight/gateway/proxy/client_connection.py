@@ -174,9 +174,9 @@ class ClientConnection(FlowControlledProtocol):
     def _serve_own_page(self, request: ProxiedRequest, prepared: PreparedRequest) -> None:
         page = self.plane.pages.get(prepared.page)
         if prepared.error is NO_ROUTE:
-            routes, headers = (live.route for live in prepared.routing.routes.values()), prepared.head.headers
-            visible = (each for each in routes if not each.internal and self.plane.admission.allows(each, headers))
-            request.reject(unknown_service(prepared.head.target, visible))
+            allowed = self.plane.admission.allows(prepared.head.headers)
+            routes = (live.route for live in prepared.routing.routes.values() if not live.route.internal)
+            request.reject(unknown_service(prepared.head.target, filter(allowed, routes)))
         elif page is None:
             request.reject(prepared.error or ErrorResponse(404, f"the gateway does not serve /{prepared.page}"))
         elif prepared.page in self.plane.loopback_pages and not (

@@ -212,7 +212,7 @@ def wait(reached: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + PATIENCE_S
     while not reached():
         if time.monotonic() > until:
-            raise TimedOut(f"waited {PATIENCE_S:g} s for {what}", "see platformctl status")
+            raise TimedOut(f"waited {PATIENCE_S:g} s for {what}", "see platformctl events")
         time.sleep(POLL_S)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pilotlight.console.status_cache import rounded
 from platformctl import output
 
 if TYPE_CHECKING:
@@ -56,15 +57,6 @@ def notes_on_other_targets(target: "Target | None", namespace: str | None) -> li
     statuses = target.list_all(namespace) if isinstance(target, LocalTarget) else ()
     counts = Counter(status.target for status in statuses if target and status.target != target.name)
     return [f"{count} on {name}: platformctl list --target {name}" for name, count in sorted(counts.items())]
-
-
-def rounded(value: Any) -> Any:
-    """Round floats to three decimals, recursively."""
-    if isinstance(value, Mapping):
-        return {name: rounded(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(each) for each in value]
-    return round(value, 3) if isinstance(value, float) else value
 
 
 def label(status: "ServiceStatus") -> str:

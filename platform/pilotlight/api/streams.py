@@ -31,14 +31,14 @@ async def events(request: web.Request) -> web.StreamResponse:
     backend = request.app[BACKEND]
     if key is not None and not await backend.events(key, 0, 1):
         await backend.call(lambda target: target.status(key))  # NotFound, unless a deleted service still has events
-    return await _stream(request, _events(request, key, int_parameter(request, "after", 0)))
+    return await _stream_lines(request, _events(request, key, int_parameter(request, "after", 0)))
 
 
 async def logs(request: web.Request) -> web.StreamResponse:
     replica, tail = request.query.get("replica", ""), int_parameter(request, "tail", -1)
     flags = (flag_parameter(request, name) for name in ("previous", "follow", "all_ended"))
     query = LogQuery(replica, tail, *flags)
-    return await _stream(
+    return await _stream_lines(
         request, await request.app[BACKEND].logs(key_of(request), query, lambda: _wait_for_more(request))
     )
 
@@ -50,18 +50,26 @@ def int_parameter(request: web.Request, name: str, default: int) -> int:
     return int(text)
 
 
-async def _stream(request: web.Request, batches: AsyncIterator[Sequence[Any]]) -> web.StreamResponse:
-    """Write each batch as lines until the batches end or the client disconnects."""
-    response = web.StreamResponse(headers={HEADER_VERSION: __version__, "Content-Type": "application/x-ndjson"})
+async def _stream_lines(request: web.Request, batches: AsyncIterator[Sequence[Any]]) -> web.StreamResponse:
+    """Write each batch as lines."""
+    headers = {HEADER_VERSION: __version__, "Content-Type": "application/x-ndjson"}
+    lines = (b"".join(json.encode(each) + b"\n" for each in batch) async for batch in batches)
+    return await stream(request, headers, lines, b"\n")
+
+
+async def stream(
+    request: web.Request, headers: dict[str, str], pieces: AsyncIterator[bytes], heartbeat: bytes
+) -> web.StreamResponse:
+    """Write each piece, and heartbeats while they are empty, until they end or the client disconnects."""
+    response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     if request.method == "HEAD":
         return response
     written_at = monotonic()
     with suppress(ConnectionError, NotFound):  # the client disconnected, or the service was deleted
-        async for batch in batches:
-            heartbeat = not batch and monotonic() - written_at > HEARTBEAT_S
-            if batch or heartbeat:
-                await response.write(b"".join(json.encode(each) + b"\n" for each in batch) or b"\n")
+        async for piece in pieces:
+            if piece or monotonic() - written_at > HEARTBEAT_S:
+                await response.write(piece or heartbeat)
                 written_at = monotonic()
         await response.write_eof()
     return response

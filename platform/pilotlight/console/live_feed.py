@@ -14,6 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 from msgspec import json
 
+from pilotlight.api.streams import stream
 from pilotlight.api.target_adapters import BACKEND, SHUTTING_DOWN
 from pilotlight.console import actions
 from pilotlight.console.sessions import STATUS_CACHE, find_session
@@ -21,25 +22,14 @@ from pilotlight.console.status_cache import ServiceRow, changes
 from pilotlight.errors import PlatformError
 
 POLL_S: Final = 0.5
-HEARTBEAT_S: Final = 10.0
 MAX_EVENTS: Final = 100
 HEARTBEAT: Final = b": beat\n\n"
 
 
 async def feed(request: web.Request) -> web.StreamResponse:
     """Send events until the client disconnects, its session ends or the process shuts down."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-    await response.prepare(request)
-    if request.method == "HEAD":
-        return response
-    written_at = monotonic()
-    with suppress(ConnectionError, PlatformError):  # the client disconnected or the target failed: the page reconnects
-        async for batch in _batches(request):
-            if batch or monotonic() - written_at > HEARTBEAT_S:
-                await response.write(batch or HEARTBEAT)
-                written_at = monotonic()
-        await response.write_eof()
-    return response
+    headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+    return await stream(request, headers, _batches(request), HEARTBEAT)
 
 
 async def _batches(request: web.Request) -> AsyncIterator[bytes]:
@@ -47,19 +37,20 @@ async def _batches(request: web.Request) -> AsyncIterator[bytes]:
     after, first, canary = 0, True, b""
     backend, stopping = request.app[BACKEND], request.app[SHUTTING_DOWN]
     namespace, _, name = request.query.get("service", "").partition("/")  # the page of this service is open
-    while first or (not stopping.is_set() and find_session(request) is not None):  # an open feed renews its session
-        batch, sent = await _services(request, sent, first)
-        events = await backend.events(None, after, MAX_EVENTS)
-        if events:
-            after = events[-1].number
-            batch += message("events", events)
-        first, previous = False, canary
-        if name:
-            record = await backend.call(lambda target: target.canary((namespace, name)))
-            canary = message("canary", actions.history_body(record))
-        yield batch + (canary if canary != previous else b"")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), max(POLL_S, backend.poll_s))
+    with suppress(PlatformError):  # the target failed: the page reconnects
+        while first or (not stopping.is_set() and find_session(request) is not None):  # an open feed renews its session
+            batch, sent = await _services(request, sent, first)
+            events = await backend.events(None, after, MAX_EVENTS)
+            if events:
+                after = events[-1].number
+                batch += message("events", events)
+            first, previous = False, canary
+            if name:
+                record = await backend.call(lambda target: target.canary((namespace, name)))
+                canary = message("canary", actions.history_body(record))
+            yield batch + (canary if canary != previous else b"")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), max(POLL_S, backend.poll_s))
 
 
 async def _services(

@@ -49,7 +49,8 @@ def row(status: ServiceStatus) -> ServiceRow:
 
 
 def rounded(value: Any) -> Any:
-    if isinstance(value, dict):
+    """Round floats to three decimals, recursively."""
+    if isinstance(value, Mapping):
         return {name: rounded(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(each) for each in value]

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -20,6 +21,12 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of this boot of the machine; empty: the system has none."""
+    return _text(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def free_port(preferred: int = 0) -> int:

@@ -7,12 +7,12 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from functools import cache
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
 from typing import TypeVar
 
+from pilotlight.wire.machine import boot_id
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.storage.archives import check_digest, check_space, new_hash
 from pilotlight_predictor.storage.store_interface import (
@@ -28,14 +28,6 @@ from pilotlight_predictor.storage.store_interface import (
 
 REPORT_SECONDS = 0.1
 T = TypeVar("T")
-
-
-@cache
-def boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 class PartFile:

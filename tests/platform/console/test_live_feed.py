@@ -13,6 +13,7 @@ from aiohttp import ClientSession, CookieJar, web
 from tests.platform.api.conftest import TOKEN, Remembering, Served
 from tests.platform.console.test_routes import Visitor
 
+from pilotlight.api import streams
 from pilotlight.canaries.canary_state import Canary, CanaryHistory
 from pilotlight.console import live_feed
 from pilotlight.console.sessions import HEADER_PROOF
@@ -101,7 +102,7 @@ def test_events_come_once_and_in_their_order(api: Served, visitor: Visitor) -> N
 def test_a_reader_that_hears_nothing_is_given_a_beat(
     api: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_feed, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(live_feed, "POLL_S", 0.01)
     with listening(visitor) as stream:
         heard(stream, "services")

@@ -9,26 +9,26 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import click
 
-from pilotlight.errors import PlatformError, TimedOut
+from pilotlight.errors import PlatformError
 from pilotlight.render.jinja_templates import folder
 from pilotlight.targets.target import ServiceStatus
 from pilotlight.wire.environments.install_command import install_command
 from platformctl import output, targets
 from platformctl.main import run
+from platformctl.profiles.profile_measurement import wait
 from platformctl.targets import Gateway
 
 NAME: Final = "demo-iris"
 KEY: Final = ("default", NAME)
 FLOWER: Final = (5.1, 3.5, 1.4, 0.2)
 BURST: Final = 100
-PATIENCE_S: Final = 60.0
 
 
 @click.command()
@@ -97,22 +97,14 @@ def send_requests() -> None:
     tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": FLOWER}
     body = json.dumps({"inputs": [tensor]}).encode()
     answers = [gateway.request("POST", f"/v2/models/{NAME}/infer", body).status for _ in range(BURST)]
-    wait(lambda now: sum(row.requests for row in now.revisions) >= BURST, "the requests to be counted")
+    wait(lambda: sum(row.requests for row in status().revisions) >= BURST, "the requests to be counted")
     output.note(f"{BURST} requests sent, {answers.count(200)} succeeded")
 
 
 def wait_for_zero() -> None:
     start = time.monotonic()
-    wait(lambda now: now.phase == "Standby", f"{NAME} to scale to zero")
+    wait(lambda: status().phase == "Standby", f"{NAME} to scale to zero")
     output.note(f"scaled to zero after {time.monotonic() - start:.1f} s")
-
-
-def wait(reached: Callable[[ServiceStatus], bool], what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not reached(status()):
-        if time.monotonic() > until:
-            raise TimedOut(f"waited {PATIENCE_S:g} s for {what}", f"platformctl events {NAME}")
-        time.sleep(0.1)
 
 
 def print_cold_start() -> None:

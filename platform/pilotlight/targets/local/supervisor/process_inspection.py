@@ -11,13 +11,14 @@ import subprocess
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
-from functools import cache, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.supervisor.replica_record import Usage
 from pilotlight.wire import unix_socket
+from pilotlight.wire.machine import boot_id
 
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
 DELETED: Final = " (deleted)"  # appended by the kernel to the link of a removed file
@@ -44,14 +45,6 @@ class Identity(NamedTuple):
     @property
     def alive(self) -> bool:
         return self.start_ticks > 0 and identify(self.pid) == self
-
-
-@cache
-def boot_id() -> str:
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def identify(pid: int) -> Identity | None:

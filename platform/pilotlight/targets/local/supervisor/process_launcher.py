@@ -41,6 +41,7 @@ from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, 
 from pilotlight.targets.local.supervisor.shim import Exit
 from pilotlight.wire.environments.environment import python_of
 from pilotlight.wire.environments.requirements import Requirements
+from pilotlight.wire.machine import boot_id
 
 Prepared = tuple[Sequence[str], Mapping[str, str]]  # command and environment
 TERMINATE_S: Final = 5.0  # of the grace period, for an engine whose connections do not end
@@ -125,7 +126,7 @@ class ProcessHandle:
     def attach(self, pid: int, *, forked: bool = False) -> None:
         """Watch and confine the process `pid`; 0: it could not be started."""
         identity = process_inspection.identify(pid)
-        self._identity = identity or process_inspection.Identity(pid, process_inspection.boot_id(), 0)
+        self._identity = identity or process_inspection.Identity(pid, boot_id(), 0)
         self._observer.on_process(self._identity, forked)
         if identity is None:
             self._finish()
@@ -342,7 +343,7 @@ class ProcessLauncher:
             return handle
         if not record.pid:
             return NOT_STARTED
-        if record.boot_id != process_inspection.boot_id():
+        if record.boot_id != boot_id():
             return Ended(reason="the machine was restarted", lost=True)
         return Ended(shim.read_exit(handle.exit_file) or Exit())
 

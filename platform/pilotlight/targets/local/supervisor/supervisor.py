@@ -179,7 +179,12 @@ class Supervisor:
 
     def drain(self, replica_id: str, grace_s: float) -> None:
         """Send SIGTERM, and SIGKILL after `grace_s` seconds."""
-        if running := self._to_stop(replica_id):
+        running = self._find(replica_id)
+        running.stop_requested = True
+        self.gpus.waiting.pop(replica_id, None)
+        if running.record.state == "waiting":
+            self._remove(running, Exit(), "stopped before it started")
+        else:
             running.drain(grace_s)
 
     def park(self, replica_id: str) -> None:
@@ -239,20 +244,6 @@ class Supervisor:
         if running.record.state == "parked":
             self.gpus.waiting.pop(replica_id, None)
             running.update(reason="")
-
-    def kill(self, replica_id: str) -> None:
-        if running := self._to_stop(replica_id):
-            running.kill("killed on request")
-
-    def _to_stop(self, replica_id: str) -> SupervisedReplica | None:
-        """Return a replica whose processes are to end; remove one that has none yet, which waits for its GPUs."""
-        running = self._find(replica_id)
-        running.stop_requested = True
-        self.gpus.waiting.pop(replica_id, None)
-        if running.record.state != "waiting":
-            return running
-        self._remove(running, Exit(), "stopped before it started")
-        return None
 
     def adopt(self, replicas: Sequence[Replica]) -> None:
         """Continue with the living ones of the stored replicas; kill processes without a record."""

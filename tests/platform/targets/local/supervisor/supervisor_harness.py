@@ -62,7 +62,7 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for replica in self.supervisor.replicas():
-            self.supervisor.kill(replica.id)
+            self.supervisor.drain(replica.id, 0.0)
         try:
             await asyncio.wait_for(self.supervisor.close(leave_running=False), WAIT_S)
         finally:

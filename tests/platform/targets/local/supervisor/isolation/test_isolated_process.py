@@ -177,7 +177,7 @@ def test_code_in_a_sandbox_sees_neither_the_home_nor_other_folders_nor_credentia
             assert (seen["uid"] == os.geteuid()) == (os.geteuid() != 0)
             assert not set(CREDENTIALS) & set(seen["env"])
             assert (seen["env"]["HOME"], seen["env"]["INFERENCE_HOST"]) == ("/cache", "unix:/cache")
-            stage.supervisor.kill(ready.id)
+            stage.supervisor.drain(ready.id, 0.0)
             ended = await stage.until("exited")
             assert leftovers(stage.home, ended) == []
 

@@ -135,7 +135,7 @@ def _model(spec: Mapping[str, Json], context: DocumentContext) -> tuple[Referenc
         message = f"excludes kind {WEIGHTS}, which names the weights itself; keep one of them"
         context.error("PL111", f"{path}.fineTunedWeights", message)
     if value.get("kind") == WEIGHTS:
-        return _reference(value, "ClusterBaseModel"), (AdapterReference(value["name"], "spec.model.name"),)
+        return _reference(value, "ClusterBaseModel"), (AdapterReference(value.get("name", ""), "spec.model.name"),)
     named = tuple(AdapterReference(name, "spec.model.fineTunedWeights") for name in dict.fromkeys(weights))
     return _reference(value, "ClusterBaseModel"), named
 

@@ -27,7 +27,7 @@ from pilotlight.errors import NotFound
 from pilotlight.k8s.model_pins import is_local, local_path
 from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import ReleaseRequest, prepare
-from pilotlight.release.model_pins import unpinned_models, with_pins
+from pilotlight.release.model_pins import check_models, with_pins
 from pilotlight.release.plan_and_render import Sources, read
 from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.client import LocalTarget
@@ -140,7 +140,7 @@ class Platform:
             documents = read(Sources([file.name]))
         capabilities = replace(Capabilities(), **target.capabilities())
         snapshots = ModelSnapshots(self.home.models)
-        uris = [uri for uri in unpinned_models(documents, capabilities) if is_local(uri)]
+        uris = [uri for uri in check_models(documents, capabilities, here=False) if is_local(uri)]
         pins = {uri: snapshots.pin(local_path(uri), snapshot=True) for uri in uris if os.path.exists(local_path(uri))}
         return ReleaseRequest(with_pins(documents, pins), capabilities, reset=reset, note=note)
 

@@ -2,13 +2,13 @@
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pilotlight.errors import UsageError
+from platformctl import output
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest
@@ -40,21 +40,17 @@ def no_such_file(*names: str) -> UsageError:
 
 def nodes(files: Sequence[str]) -> "list[Node]":
     """Return every object in the files, with Lists expanded. Raises InvalidDocument with all read errors."""
+    from pilotlight.spec.load_documents import members, read_texts
     from pilotlight.spec.problems import InvalidDocument, Problems
     from pilotlight.spec.yaml_nodes import parse
 
     check_exist(files)
     problems = Problems()
-    members: list[str] = []
-    for file in files:
-        inside = sorted(os.listdir(file)) if os.path.isdir(file) else None
-        members += (
-            [file] if inside is None else [os.path.join(file, name) for name in inside if name.endswith(SUFFIXES)]
-        )
-    documents = [node for file in members for node in parse(_text(file, problems), file, problems)]
+    texts = read_texts(files, output.stdin(), problems)
+    documents = [node for file, text in texts for node in parse(text, file, problems)]
     if problems.errors:
         raise InvalidDocument(problems.errors)
-    return [item for node in documents for item in _items(node)]
+    return [item for node in documents for item in members(node)]
 
 
 def manifests(files: Sequence[str]) -> "list[Manifest]":
@@ -67,25 +63,6 @@ def manifests(files: Sequence[str]) -> "list[Manifest]":
     if problems.errors:
         raise InvalidDocument(problems.errors)
     return objects
-
-
-def _text(file: str, problems: "Problems") -> str:
-    from pilotlight.spec.problems import SourceLocation
-
-    if file == "-":
-        return sys.stdin.read()
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        problems.error("PL112", SourceLocation(file), "", f"cannot be read: {reason}")
-        return ""
-
-
-def _items(node: "Node") -> "list[Node]":
-    items = node.get("items")
-    is_list = node.text("kind").endswith("List") and items is not None and isinstance(items.value, list)
-    return items.value if is_list else [node]  # type: ignore[union-attr,return-value]
 
 
 def _check_identity(node: "Node", problems: "Problems") -> bool:

@@ -59,16 +59,18 @@ class DocumentOptions:
 
     def read_and_warn(self) -> "tuple[Documents, Capabilities]":
         """Read the documents, print their warnings, and return them with what they would be planned for."""
+        from pilotlight.release.plan_and_render import read
+
         target = self._connect()
-        documents = self.read(target)
-        warn(documents.warnings, self.strict)
+        documents = read(self._sources(target))
+        warn(documents.problems, self.strict)
         return documents, self.target_capabilities(target, complete=False)
 
     def read(self, target: "Target | None" = None) -> "Documents":
-        """Read the documents without printing: planning reports their warnings with its own."""
+        """Read the documents without printing: planning reports their problems with its own."""
         from pilotlight.release.plan_and_render import read
 
-        return read(self._sources(target))
+        return read(self._sources(target), partly=True)
 
     def plan(
         self, *, for_cluster: bool = False, find_models: bool = False,
@@ -77,31 +79,33 @@ class DocumentOptions:
         """Plan all services and return the selected ones; warnings are printed, or raised with --strict.
 
         `for_cluster`: the result is for `kubectl` or Helm, so local paths are warned of unless a target is named.
-        `find_models`: a path of this machine at which there is no model is an error.
+        `find_models`: models of this machine that are missing, and those that replicas would refuse, are errors.
+        `pin` gives the documents the pins that `deploy` would give them, on which their revisions depend.
         """
         from pilotlight.release.apply import check_paths_reachable, missing_models
         from pilotlight.release.current_state import current_of
         from pilotlight.release.plan_and_render import plan_documents
-        from pilotlight.spec.problems import InvalidDocument
         from platformctl.manifest_files import manifests
 
-        missing: tuple[Problem, ...] = ()
         target = self._connect()
         current = current_of(manifests([self.current])) if self.current else {}
         documents = self.read(target)
         check_paths_reachable(documents.services, target)
-        if find_models:
-            missing = tuple(missing_models(documents.services, here=self.target in targets.EMBEDDED))
-            if any(problem.severity == "error" for problem in missing):
-                raise InvalidDocument(missing)
         if for_cluster and self.target == targets.CLUSTER:
             note_unreachable(documents.services)
         capabilities = self.target_capabilities(target, complete=False)
+        if find_models or pin is not None:
+            from pilotlight.release.model_pins import check_models, without_pins
+
+            documents, here = without_pins(documents), self.target in targets.EMBEDDED
+        if find_models:
+            missing = missing_models(documents.services, here=here)
+            documents = replace(documents, problems=(*documents.problems, *missing))
+            check_models(documents, capabilities, here=here)
         if pin is not None:
             documents = pin(documents, capabilities)
         planned = plan_documents(documents, capabilities, current)
         targets.options_of(self.target_name, complete=True)  # after errors of the documents
-        planned = replace(planned, warnings=(*missing, *planned.warnings))
         warn(planned.warnings, self.strict)
         return replace(planned, plans=tuple(self.select(planned.plans)))
 

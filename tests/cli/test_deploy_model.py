@@ -180,6 +180,12 @@ def test_a_pickle_is_refused_until_it_is_trusted_and_pinned_then(call: Call, fol
     assert "error: wine.yaml:" in refused.err
     assert ": wine.pkl is a pickle, which runs code of its author when it is loaded\n" in refused.err
     assert f"the same command with {option} {shlex.quote(setting)}; else save it in another format" in refused.err
+    assert call("validate", "-f", "wine.yaml").err == refused.err
+    assert call("validate", "-f", "wine.yaml", option, setting).code == 0
+    for target in ((), ("--target", "cluster", "--set", "spec.predictor.model.runtime=pilotlight")):
+        there = ("-f", "wine.yaml", "--set", "spec.predictor.model.storageUri=s3://models/wine.pkl", *target)
+        assert "wine.pkl is a pickle, which runs code of its author" in call("validate", *there).err
+        assert call("validate", *there, option, setting).code == 0
     assert call("deploy", "-f", "wine.yaml", option, setting, "--dry-run").code == 0
     added = call("deploy", "-f", "wine.yaml", "--set", "spec.predictor.model.env=[{name: A, value: b}]", "--dry-run")
     assert "--set 'spec.predictor.model.env[1]={name: INFERENCE_TRUST_PICKLE, value: " in added.err
@@ -562,12 +568,15 @@ def test_a_pickle_that_is_refused_at_its_start_is_trusted_in_the_form_of_the_com
     (folder / "wines" / "config.pbtxt").write_text("")
     shutil.copy(folder / "wine.pkl", folder / "wines" / "1" / "model.pkl")
     content = (folder / "wine.pkl").read_bytes()
+    bucket.put("stored/model.pkl", content)
     bucket.put("stored.pkl", content)
     pin = f"model.pkl={hashlib.sha256(content).hexdigest()}"
     assert call("deploy", "./wines", "--save", "wines.yaml", "--dry-run").code == 0
-    option = f"""--set 'spec.predictor.model.env=[{{name: INFERENCE_TRUST_PICKLE, value: "stored{pin[5:]}"}}]'"""
+    option = f"""--set 'spec.predictor.model.env=[{{name: INFERENCE_TRUST_PICKLE, value: "{pin}"}}]'"""
     lines = f'write under model in its manifest:\n    env:\n    - name: INFERENCE_TRUST_PICKLE\n      value: "{pin}"\n'
-    stored = [bucket.uri("stored.pkl"), "--set", "spec.predictor.model.runtime=pilotlight"]
+    stored = [bucket.uri("stored"), "--set", "spec.predictor.model.runtime=pilotlight"]
+    named = call("deploy", bucket.uri("stored.pkl"))  # its name shows that it is one
+    assert (named.code, '{name: INFERENCE_TRUST_PICKLE, value: "stored.pkl=SHA256"}' in named.err) == (2, True)
     assert call("deploy", "flowers.onnx", "--name", "iris").code == 0
     for words, fix in (
         (["deploy", "./wines"], "the same command with --trust-pickle\n"),

@@ -104,6 +104,17 @@ def test_validate_finds_that_there_is_no_model(call: Call, tmp_path: Path) -> No
     assert f"there is no {tmp_path}/" in done.err
 
 
+def test_what_can_be_planned_despite_errors_of_reading_is(call: Call, tmp_path: Path) -> None:
+    """A service with a misspelled field is; of one whose values could not be read only the model is looked for."""
+    text = (SERVICE % ("iris", "./none.onnx")).replace("{name: onnx}", "{name: nonesuch}")
+    (tmp_path / "a.yaml").write_text(text.replace("minReplicas", "minReplica"))
+    (tmp_path / "b.yaml").write_text(text.replace("minReplicas: 1", "minReplicas: one").replace("iris", "other"))
+    done = call("validate", "-f", str(tmp_path), "-o", "json")
+    problems = [(Path(each["file"]).stem, each["code"]) for each in json.loads(done.out)["problems"]]
+    assert problems == [("a", "PL101"), ("b", "PL102"), ("a", "PL341"), ("b", "PL341"), ("a", "PL224")]
+    assert "error PL224" in call("deploy", "-f", str(tmp_path), "--dry-run").err
+
+
 @pytest.mark.parametrize(("flags", "code", "severity"), [(("--target", "cluster"), 0, "warning"), ((), 2, "error")])
 def test_validate_looks_for_an_absolute_path_too(
     flags: tuple[str, ...], code: int, severity: str, call: Call, tmp_path: Path

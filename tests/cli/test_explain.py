@@ -1,6 +1,8 @@
 """explain: decisions with their reasons, and why each runtime was taken or passed over."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,17 @@ def test_the_reason_follows_the_document(call: Call) -> None:
                 "--set", "spec.predictor.minReplicas=1")  # fmt: skip
     assert "annotation serving.kserve.io/deploymentMode = Standard" in done.out
     assert "GPU" not in done.out, "it needs none"
+
+
+def test_a_local_model_is_explained_as_deploy_would_serve_it(call: Call, tmp_path: Path) -> None:
+    shutil.copy("examples/iris/model.onnx", tmp_path)
+    file = tmp_path / "service.yaml"
+    file.write_text(re.sub(r"storageUri: .*", "storageUri: ./model.onnx", Path(IRIS).read_text()))
+    (service,) = json.loads(call("explain", "-f", str(file), "-o", "json").out)["services"]
+    decided = {each["topic"].removeprefix("predictor: "): each for each in service["decisions"]}
+    assert call("deploy", "-f", str(file), "--dry-run").out == f"default/iris {decided['revision']['value']}\n"
+    assert decided["storage"]["reason"] == "deploy copies it for the revision; --no-snapshot serves it in place"
+    assert decided["autoscaler"]["reason"] == "serverless is scaled by the platform"
 
 
 def test_every_runtime_is_listed_with_its_verdict(call: Call) -> None:

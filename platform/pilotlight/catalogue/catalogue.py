@@ -25,7 +25,7 @@ from pilotlight.catalogue.model_documents import matching_cache, model_from, rea
 from pilotlight.catalogue.runtime_documents import read_runtime, runtime_from
 from pilotlight.catalogue.runtime_selection import select_runtime
 from pilotlight.spec.field_types import read
-from pilotlight.spec.problems import Problems
+from pilotlight.spec.problems import UNKNOWN_FIELD, Problems
 from pilotlight.spec.service import BaseModel, Catalogue, Runtime, Service
 from pilotlight.spec.yaml_nodes import Node, parse
 
@@ -34,7 +34,6 @@ Item = TypeVar("Item")
 ClusterDocument = tuple[str, Mapping[str, Json]]  # origin as explain shows it, document
 KINDS: Final = (*RUNTIME_KINDS, *MODEL_KINDS, ACCELERATOR_KIND, WEIGHTS_KIND, *CACHE_KINDS)
 BUILT_IN: Final = "built-in"
-UNKNOWN_FIELD: Final = "PL101"
 # Kinds that stay plain documents: only a few of their fields are used.
 _PLAIN: Final = (ACCELERATOR_KIND, WEIGHTS_KIND, *CACHE_KINDS)
 

@@ -211,10 +211,13 @@ def _check_scheme(uri: str, path: str, log: DecisionLog) -> bool:
 
 
 def _local(context: PlanContext, uri: str, log: DecisionLog) -> tuple[StorageMethod | None, str]:
-    if context.choice.is_pilotlight:
-        return _in_place, "a path is used in place: in the image, or on this machine"
-    if context.capabilities.target in ("local", "docker"):
-        return _host_path, "a local path on this machine"
+    ours, target, reason = context.choice.is_pilotlight, context.capabilities.target, "a path of the image"
+    if target in ("local", "docker", "slurm"):
+        reason = "deploy copies it for the revision; --no-snapshot serves it in place"
+        if model_pins.follows_repository(context):
+            reason = "served in place, since the predictor follows changes of its repository"
+    if ours or target in ("local", "docker"):
+        return _local_path if ours else _host_path, reason
     message = f"{uri}: a local path does not exist in a third-party image; use a URI, pvc:// or oci://"
     model, known = context.component.model, context.choice.model and find_format(context.choice.model.format)
     if model is not None and known and known.backend:
@@ -238,7 +241,7 @@ def _in_process(context: PlanContext, uri: str) -> ModelStorage:
     return ModelStorage(uri, env, (cache,), (mount,))
 
 
-def _in_place(context: PlanContext, uri: str) -> ModelStorage:
+def _local_path(context: PlanContext, uri: str) -> ModelStorage:
     return ModelStorage(local_path(uri), _model_path(context, local_path(uri)))
 
 

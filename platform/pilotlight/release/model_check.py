@@ -1,17 +1,18 @@
-"""Local models that our predictor would refuse, checked before a release is applied.
+"""Models that our predictor would refuse, checked before a release is applied.
 
 These are pickles, which it loads only by their SHA-256, and weights of torch without the class of their module.
 """
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.catalogue.adapter_files import ADAPTER_CONFIG
 from pilotlight.contract import ENV_SETTINGS_PREFIX, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import UsageError
 from pilotlight.wire.model_formats import (
+    PICKLE_SUFFIXES,
     SKOPS_TYPES,
     WHOLE_MODULE,
     Detected,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pilotlight.plan.types import Workload
     from pilotlight.spec.service import Service
 
+_PICKLE: Final = "is a pickle, which runs code of its author when it is loaded"
 _FLAGS: Final = ("--trust-pickle", "--config")  # by which a container may pin pickles itself
 
 
@@ -62,7 +64,7 @@ def why_untrusted(file: Path) -> str:
     """Return why one of `untrusted_files` is loaded only by its SHA-256, as the predicate of its name."""
     if types := _unknown_types(file):
         return f"holds types that are not known to be safe ({', '.join(types)}): loading them may run any code"
-    return "is a pickle, which runs code of its author when it is loaded"
+    return _PICKLE
 
 
 def safe_formats(phrase: str, file: str) -> str:
@@ -85,21 +87,14 @@ def check_module(subject: str, model: Detected) -> None:
 
 def check_model(path: str, workload: "Workload", service: "Service") -> None:
     """Raise UsageError for a model of this machine that the predictor of a workload would refuse."""
-    model, where = detect(Path(path)), service.location("spec.predictor.model.storageUri")
+    model, subject = detect(Path(path)), _subject(service)
     if not workload.is_pilotlight or model is None or Path(path, ADAPTER_CONFIG).exists():
         return
-    subject = f"{where}: " if str(where) else ""
     check_module(f"{subject}{Path(path).name}", model)
     if not (pickles := untrusted_files(Path(path))):
         return
-    container = workload.template["spec"]["containers"][0]
-    words = [str(word).replace("_", "-") for word in (*container.get("command", ()), *container.get("args", ()))]
-    env = {each["name"]: each.get("value") for each in container.get("env", ())}
-    trusted = env.get(ENV_TRUST_PICKLE, "")
-    if trusted is None or f"{ENV_SETTINGS_PREFIX}CONFIG" in env or any(word.startswith(_FLAGS) for word in words):
-        return  # pinned in a place that only a replica reads
-    pins, name = pins_of(pickles), pickles[0].name
-    if not {pin.lower() for pin in pins.split(",")}.isdisjoint(trusted.lower().split(",")):
+    trusted, pins, name = _trusted(workload), pins_of(pickles), pickles[0].name
+    if trusted is None or not {pin.lower() for pin in pins.split(",")}.isdisjoint(trusted.lower().split(",")):
         return
     what, new, other = why_untrusted(pickles[0]), "it", f"save it {safe_formats(model.phrase, name)}"
     if old := {file: digest for file, _, digest in (pin.rpartition("=") for pin in trusted.split(","))}.get(name):
@@ -108,6 +103,29 @@ def check_model(path: str, workload: "Workload", service: "Service") -> None:
         new, other = "the new file", "deploy the file that was pinned"
     fix = f"if you trust {new}: the same command with {_setting(service, pins)}; else {other}"
     raise UsageError(f"{subject}{name} {what}", fix)
+
+
+def check_stored_pickle(uri: str, workload: "Workload", service: "Service") -> None:
+    """Raise UsageError for a file of a store that is a pickle by its name and has no pin."""
+    name, trusted = PurePosixPath(uri.partition("?")[0]).name, _trusted(workload)
+    pinned = trusted is None or any(pin.startswith(f"{name}=") for pin in trusted.split(","))
+    if workload.is_pilotlight and name.endswith(PICKLE_SUFFIXES) and not pinned:
+        fix = f"if you trust it: the same command with {_setting(service, f'{name}=SHA256')}"
+        raise UsageError(f"{_subject(service)}{name} {_PICKLE}", f"{fix}; else save it {safe_formats('', name)}")
+
+
+def _subject(service: "Service") -> str:
+    where = str(service.location("spec.predictor.model.storageUri"))
+    return f"{where}: " if where else ""
+
+
+def _trusted(workload: "Workload") -> str | None:
+    """Return the pins of a container's pickles; None: they are, or may be, in a place that only a replica reads."""
+    container = workload.template["spec"]["containers"][0]
+    words = [str(word).replace("_", "-") for word in (*container.get("command", ()), *container.get("args", ()))]
+    env = {each["name"]: each.get("value") for each in container.get("env", ())}
+    elsewhere = f"{ENV_SETTINGS_PREFIX}CONFIG" in env or any(word.startswith(_FLAGS) for word in words)
+    return None if elsewhere else env.get(ENV_TRUST_PICKLE, "")
 
 
 def _setting(service: "Service", pins: str) -> str:

@@ -19,7 +19,7 @@ from pilotlight.k8s.model_pins import (
     scheme_of,
 )
 from pilotlight.k8s.names import ANNOTATION_PINS
-from pilotlight.release.model_check import check_model
+from pilotlight.release.model_check import check_model, check_stored_pickle
 from pilotlight.release.plan_and_render import Documents, plan_documents
 from pilotlight.release.remote_pins import resolve_remote
 from pilotlight.wire.environments.install_command import install_command
@@ -27,7 +27,7 @@ from pilotlight.wire.messages import redact_uri
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest, ObjectKey
-    from pilotlight.plan.types import Capabilities, Workload
+    from pilotlight.plan.types import Capabilities
     from pilotlight.spec.service import Service
 
 # `snapshot` copies local models for the revision, `record` serves them in place, `compare` stores nothing.
@@ -60,15 +60,10 @@ def resolve_pins(
     requirements of Python models are installed for replicas on this machine. Without `models`, a path is not of this
     machine: on a cluster it is one of the image.
     """
-    unpinned = unpinned_models(documents, capabilities)
-    uris = list(unpinned)
+    uris = check_models(documents, capabilities, here=models is not None)
     paths = {uri: local_path(uri) for uri in uris if is_local(uri)} if models is not None else {}
-    for uri, path in paths.items():
-        check_model(path, *unpinned[uri])
     pins = {uri: models.pin(path, mode, progress) for uri, path in paths.items() if models is not None}
     remote = [uri for uri in uris if scheme_of(uri) in REMOTE_SCHEMES]
-    if capabilities.target == LOCAL_CAPABILITIES["target"]:
-        _check_libraries(remote)
     found: dict[str, ModelPin | str] = {
         uri: f"{scheme_of(uri)}:// cannot be pinned" for uri in uris if not is_local(uri)
     }
@@ -83,23 +78,26 @@ def resolve_pins(
     return with_pins(documents, pins)
 
 
-def _check_libraries(uris: Iterable[str]) -> None:
-    """Raise PlatformError for a store whose library replicas on this machine lack."""
-    for uri in uris:
-        library = _LIBRARIES.get(scheme_of(uri))
-        if library and find_spec(library) is None:
-            raise PlatformError(f"{redact_uri(uri)} needs {library}, which is not installed", install_command("cloud"))
+def check_models(documents: Documents, capabilities: "Capabilities", *, here: bool) -> list[str]:
+    """Return the model URIs without a pin, in order; `here`: paths are of this machine.
 
-
-def unpinned_models(documents: Documents, capabilities: "Capabilities") -> "dict[str, tuple[Workload, Service]]":
-    """Return the model URIs without a pin, in order, with one of those that load each.
-
-    Raises InvalidDocument for what cannot be planned.
+    Raises InvalidDocument for what cannot be planned, UsageError for what replicas would refuse to load, PlatformError
+    for a store whose library replicas on this machine lack.
     """
     plans, services = plan_documents(documents, capabilities).plans, documents.services
     known = {uri for service in services for uri in decode(service.annotations.get(ANNOTATION_PINS, ""))}
     loads = ((work, service) for plan, service in zip(plans, services, strict=True) for work in plan.workloads)
-    return {uri: (work, service) for work, service in loads for uri in work.model_uris if uri not in known}
+    unpinned = {uri: (work, service) for work, service in loads for uri in work.model_uris if uri not in known}
+    for uri, (work, service) in unpinned.items():
+        if scheme_of(uri) in REMOTE_SCHEMES:
+            library = _LIBRARIES.get(scheme_of(uri)) if capabilities.target == LOCAL_CAPABILITIES["target"] else None
+            if library and find_spec(library) is None:
+                message = f"{redact_uri(uri)} needs {library}, which is not installed"
+                raise PlatformError(message, install_command("cloud"))
+            check_stored_pickle(uri, work, service)
+        elif here and is_local(uri):
+            check_model(local_path(uri), work, service)
+    return list(unpinned)
 
 
 def without_pins(documents: Documents) -> Documents:

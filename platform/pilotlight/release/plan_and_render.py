@@ -53,15 +53,17 @@ class Sources:
 class Documents:
     """Parsed services and catalogue. `catalogue_nodes` are the documents of the catalogue's files.
 
-    `target_nodes` are those that the target stores itself.
+    `target_nodes` are those that the target stores itself. `problems` are the warnings of reading, and its errors if
+    it was `partly`; services that are `unreadable` by them are not planned.
     """
 
     services: tuple[Service, ...]
     catalogue: Catalogue
-    warnings: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
     companions: tuple[Manifest, ...] = ()
     catalogue_nodes: tuple[Node, ...] = ()
     target_nodes: tuple[Node, ...] = ()
+    unreadable: frozenset[ServiceKey] = frozenset()
 
     def documents_with(self, service: Service) -> list[Node]:
         """Return the catalogue documents to store with a release: all from files, and those used from the target."""
@@ -85,29 +87,31 @@ class Planned:
         return [*in_apply_order(self.companions), *rendered]
 
 
-def read(sources: Sources) -> Documents:
-    """Read all documents. Raises InvalidDocument with all their errors."""
+def read(sources: Sources, *, partly: bool = False) -> Documents:
+    """Read all documents. Raises InvalidDocument with all their errors; `partly`: planning raises them with its own."""
     loaded = load(
         sources.files, sets=sources.sets, environ=sources.environ, stdin=sources.stdin, namespace=sources.namespace,
         objects=sources.objects,
     )  # fmt: skip
+    errors = len(loaded.problems.errors)
     catalogue, catalogue_nodes, target_nodes = _catalogue(sources, loaded)
     catalogue = with_folders(catalogue, loaded.services)
-    _raise_errors(loaded.problems.items)
+    problems = tuple(loaded.problems.items)
+    if not partly or len(loaded.problems.errors) > errors:  # without its catalogue no service can be planned
+        _raise_errors(problems)
     companions = tuple(Manifest(node.plain()) for node in loaded.companions)
     for companion in companions:
         metadata = companion.document["metadata"]
         if companion.kind != "Namespace" and not metadata.get("namespace"):
             metadata["namespace"] = sources.namespace
-    warnings = tuple(loaded.problems.warnings)
-    return Documents(loaded.services, catalogue, warnings, companions, catalogue_nodes, target_nodes)
+    return Documents(loaded.services, catalogue, problems, companions, catalogue_nodes, target_nodes, loaded.unreadable)
 
 
 def plan_all(
     sources: Sources, capabilities: Capabilities | None = None, current: Mapping[ServiceKey, Current] | None = None
 ) -> Planned:
-    """Read and plan. Raises InvalidDocument with all errors; those of planning only if reading found none."""
-    return plan_documents(read(sources), capabilities, current)
+    """Read and plan. Raises InvalidDocument with all errors."""
+    return plan_documents(read(sources, partly=True), capabilities, current)
 
 
 def plan_documents(
@@ -117,13 +121,15 @@ def plan_documents(
     plans: list[Plan] = []
     problems: list[Problem] = []
     for service in documents.services:
+        if (key := (service.namespace, service.name)) in documents.unreadable:
+            continue
         try:
-            live = (current or {}).get((service.namespace, service.name), Current())
+            live = (current or {}).get(key, Current())
             plans.append(plan(service, documents.catalogue, capabilities or Capabilities(), live))
         except InvalidDocument as error:
             problems.extend(error.problems)
-    _raise_errors([*documents.warnings, *problems])
-    warnings = (*documents.warnings, *(warning for planned in plans for warning in planned.warnings))
+    _raise_errors([*documents.problems, *problems])
+    warnings = (*documents.problems, *(warning for planned in plans for warning in planned.warnings))
     return Planned(tuple(plans), warnings, documents.companions)
 
 

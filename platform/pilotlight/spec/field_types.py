@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from pilotlight.spec.problems import Problems, SourceLocation
+from pilotlight.spec.problems import UNKNOWN_FIELD, Problems, SourceLocation
 from pilotlight.spec.yaml_nodes import Node
 from pilotlight.wire.messages import suggestion
 
@@ -182,7 +182,8 @@ class Quantity:
             return None
         text = str(node.value)
         if not re.fullmatch(QUANTITY, text):
-            hint = "; did you mean Gi (1024³ bytes)?" if text.lower().endswith("gb") else ""
+            size = re.fullmatch(r"(\d[\d.]*) ?([KMGT])I?B?", text.upper())
+            hint = f"; did you mean {size[1]}{size[2]}i or {size[1]}{size[2].replace('K', 'k')}?" if size else ""
             _wrong_value(node, path, problems, f"an amount such as 500m, 2 or 16Gi{hint}")
             return None
         return text
@@ -310,7 +311,7 @@ class Record:
         for name, child in node.value.items():
             known = self.fields.get(name)
             if known is None:
-                problems.error("PL101", child.key_location, child_path(path, name), self._unknown(name, problems))
+                problems.error(UNKNOWN_FIELD, child.key_location, child_path(path, name), self._unknown(name, problems))
             elif not known.ignored and child.value is not None:
                 field_path = child_path(path, name)
                 if known.deprecated:

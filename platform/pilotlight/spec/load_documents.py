@@ -16,7 +16,7 @@ from pilotlight.spec.example_request import inline_examples
 from pilotlight.spec.field_types import Step, child_path, parse_path
 from pilotlight.spec.inference_graph import document as inference_graph
 from pilotlight.spec.llm_inference_service import CONFIG, merge_bases
-from pilotlight.spec.problems import Problems, SourceLocation
+from pilotlight.spec.problems import UNKNOWN_FIELD, Problems, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, parse
 from pilotlight.wire.messages import suggestion
@@ -52,6 +52,7 @@ class LoadedDocuments:
     catalogue_nodes: tuple[Node, ...]
     problems: Problems
     companions: tuple[Node, ...] = ()
+    unreadable: frozenset[tuple[str, str]] = frozenset()  # services with other errors than unknown fields
 
 
 def load(
@@ -72,6 +73,7 @@ def load(
     services: list[Service] = []
     catalogue_nodes: list[Node] = []
     companions: list[Node] = []
+    unreadable = set[tuple[str, str]]()
     for node in _with_bases([*_documents(files, environ, stdin, problems), *objects], problems):
         kind, version = node.text("kind"), node.text("apiVersion")
         if kind in _CATALOGUE_KINDS and version.startswith(_GROUPS):
@@ -84,18 +86,20 @@ def load(
             else:
                 problems.error("PL103", (metadata or node).location, "metadata.name", "is required")
         elif (kind, version) in _READERS:
+            errors = len(problems.errors)
             if any(each.lstrip().startswith(annotation_checks.PATH) for each in sets):
                 annotation_checks.move_to_spec(node)
             apply_sets(node, sets, problems)
             annotation_checks.move_to_annotation(node, problems)
             check_annotations(node, problems)
-            read = _no_file if objects else lambda path: Path(path).read_text(encoding="utf-8")
-            inline_examples(node, problems, read)
+            inline_examples(node, problems, _no_file if objects else lambda path: Path(path).read_text("utf-8"))
             services.append(_READERS[kind, version](node, problems, namespace))
+            if any(problem.code != UNKNOWN_FIELD for problem in problems.errors[errors:]):
+                unreadable.add((services[-1].namespace, services[-1].name))
         else:
             _reject_kind(node, kind, version, problems)
     _reject_duplicates(services, problems)
-    return LoadedDocuments(tuple(services), tuple(catalogue_nodes), problems, tuple(companions))
+    return LoadedDocuments(tuple(services), tuple(catalogue_nodes), problems, tuple(companions), frozenset(unreadable))
 
 
 def _no_file(path: str) -> str:
@@ -120,13 +124,16 @@ def _documents(
         has_documents = False
         for node in parse(text, name, problems, environ):
             has_documents = True
-            items = node.get("items")
-            if node.text("kind").endswith("List") and items is not None and isinstance(items.value, list):
-                yield from items.value  # as `kubectl get -o yaml` writes it
-            else:
-                yield node
+            yield from members(node)
         if not has_documents and not any(problem.location.file == name for problem in problems.errors):
             problems.error("PL112", SourceLocation(name), "", "has no manifest")
+
+
+def members(node: Node) -> Sequence[Node]:
+    """Return the objects of a List, as `kubectl get -o yaml` writes it; another object itself."""
+    items = node.get("items")
+    is_list = node.text("kind").endswith("List") and items is not None and isinstance(items.value, list)
+    return items.value if is_list else [node]  # type: ignore[union-attr,return-value]
 
 
 def read_texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -> Iterator[tuple[str, str]]:

@@ -7,11 +7,12 @@ reading a document, PL2xx for the catalogue, PL3xx for the plan; PL4xx are the r
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pilotlight.errors import PlatformError
 
 Severity = Literal["error", "warning"]
+UNKNOWN_FIELD: Final = "PL101"
 
 
 class SourceLocation(NamedTuple):

@@ -101,7 +101,7 @@ def test_namespaces_of_the_services_are_asked_for(tmp_path: Path) -> None:
 def test_a_document_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
     documents = reading(tmp_path, runtime("broken", containers="none"), runtime())
     assert image(documents) == "theirs:1"
-    assert not documents.warnings
+    assert not documents.problems
     assert any(
         "cluster: ClusterServingRuntime broken is ignored" in sentence for sentence in documents.catalogue.shadowed
     )

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,8 @@ import click
 from pilotlight.catalogue.runtime_selection import select_runtime
 from pilotlight.errors import NotFound, UsageError
 from pilotlight.plan.component_runtime import runtime_host
-from platformctl import options, output
+from platformctl import options, output, targets
+from platformctl.services.model_pins import resolve
 
 if TYPE_CHECKING:
     from pilotlight.plan.types import Capabilities, Plan
@@ -44,7 +46,9 @@ def explain(document_options: options.DocumentOptions, runtime: bool) -> None:
         services = [candidates(service, read.catalogue, capabilities) for service in selected]
         lines = [line for service in services for line in candidate_lines(service)]
     else:
-        services = [decisions(plan) for plan in document_options.plan().plans]
+        local = document_options.target_name in targets.EMBEDDED
+        pin = partial(resolve, mode="compare", local=local) if document_options.target != targets.CLUSTER else None
+        services = [decisions(plan) for plan in document_options.plan(pin=pin).plans]
         lines = [line for service in services for line in decision_lines(service)]
     output.data({"services": services}, lines[:-1])
 

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -54,7 +55,9 @@ def plan_services(
         kinds.setdefault(node.location.file, set()).add(node.text("kind"))
     services = {file for file, names in kinds.items() if "InferenceService" in names}
     ours = {*KNOWN_KINDS, *COMPANION_KINDS}
-    readable = [file for file, names in kinds.items() if file != "-" and names <= ours and names & {*KNOWN_KINDS}]
+    readable = [
+        file for file, names in kinds.items() if Path(file).exists() and names <= ours and names & {*KNOWN_KINDS}
+    ]
     for file in sorted(services - {*readable}):
         output.note(f"{file}: the InferenceServices in it are not linted; render them: platformctl render -f FILE")
     manifest_files.check_exist(catalog)

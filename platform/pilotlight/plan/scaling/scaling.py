@@ -27,7 +27,8 @@ def decide_scaling(context: PlanContext, least: int, log: DecisionLog) -> Scalin
         return Scaling("none", 0, 0)
     if context.serverless:
         scaling = knative(context, minimum, maximum, log)
-        log.decide(context.component.role, "autoscaler", scaling.scaler, "serverless is scaled by Knative")
+        owner = "Knative" if context.capabilities.is_cluster else "the platform"
+        log.decide(context.component.role, "autoscaler", scaling.scaler, f"serverless is scaled by {owner}")
         return scaling
     if context.on_ray:
         return _on_ray(context, max(1, minimum), log)

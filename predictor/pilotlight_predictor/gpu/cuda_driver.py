@@ -4,10 +4,12 @@ Uses the device's primary context, which every framework shares, so that framewo
 """
 
 import ctypes
+from collections.abc import Callable
+from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
-from threading import RLock
-from typing import Any, Final
+from threading import Lock, RLock
+from typing import Any, ClassVar, Final
 
 from pilotlight_predictor.errors import LoadFailed
 
@@ -16,6 +18,9 @@ NON_BLOCKING: Final = 1
 # A device-wide synchronise invalidates a graph capture in any thread, and fails itself: only one of them at a time.
 # Reentrant, since freeing weights inside the locked section synchronises too.
 DEVICE_SYNC_LOCK: Final = RLock()
+STACK_SIZE: Final = 0  # the limit's number
+_stacks_lock: Final = Lock()
+_freed_stacks: Final[dict[int, int]] = {}  # by device: the limit to restore
 
 
 @cache
@@ -49,6 +54,8 @@ def compute_capability(index: int) -> str | None:
 class Context:
     """Primary context of one device. A thread must call `make_current` before it copies."""
 
+    devices: ClassVar[set[int]] = set()  # that have had one
+
     def __init__(self, index: int) -> None:
         self.index = index
         self._cuda = library()
@@ -57,6 +64,7 @@ class Context:
         self.call("cuDevicePrimaryCtxRetain", byref(handle), device)
         self._handle = handle
         self.make_current()
+        self.devices.add(index)
 
     def call(self, name: str, *arguments: Any) -> None:
         _check(self._cuda, getattr(self._cuda, name)(*arguments), name)
@@ -100,10 +108,32 @@ class Context:
         return free.value, total.value
 
 
+def free_stacks(is_idle: Callable[[], bool]) -> None:
+    """Free the memory that each context reserves for the stacks of kernels, 0.28 GB of an H200, while none can run.
+
+    Unless a wake has begun: it restores them under the same lock.
+    """
+    with _stacks_lock, suppress(LoadFailed):  # the driver keeps them
+        for index in Context.devices - _freed_stacks.keys() if is_idle() else ():
+            context, limit = Context(index), c_size_t()
+            context.call("cuCtxGetLimit", byref(limit), STACK_SIZE)
+            context.call("cuCtxSetLimit", STACK_SIZE, 0)
+            _freed_stacks[index] = limit.value
+
+
+def restore_stacks() -> None:
+    """Raises LoadFailed if a device has no memory for them."""
+    with _stacks_lock:
+        for index, limit in list(_freed_stacks.items()):
+            Context(index).call("cuCtxSetLimit", STACK_SIZE, limit)
+            del _freed_stacks[index]
+
+
 _SIGNATURES: Final[dict[str, list[Any]]] = {
     "cuInit": [c_uint], "cuGetErrorString": [c_int, c_void_p], "cuDeviceGet": [c_void_p, c_int],
     "cuDeviceGetAttribute": [c_void_p, c_int, c_int], "cuDevicePrimaryCtxRetain": [c_void_p, c_int],
-    "cuCtxSetCurrent": [c_void_p], "cuCtxSynchronize": [], "cuMemGetInfo_v2": [c_void_p, c_void_p],
+    "cuCtxSetCurrent": [c_void_p], "cuCtxSynchronize": [], "cuCtxGetLimit": [c_void_p, c_int],
+    "cuCtxSetLimit": [c_int, c_size_t], "cuMemGetInfo_v2": [c_void_p, c_void_p],
     "cuMemAlloc_v2": [c_void_p, c_size_t], "cuMemFree_v2": [c_uint64], "cuMemHostAlloc": [c_void_p, c_size_t, c_uint],
     "cuMemFreeHost": [c_void_p], "cuMemHostRegister_v2": [c_void_p, c_size_t, c_uint],
     "cuMemHostUnregister": [c_void_p], "cuMemcpyHtoD_v2": [c_uint64, c_void_p, c_size_t],

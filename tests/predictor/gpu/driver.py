@@ -21,6 +21,7 @@ class Driver:
         self.mapped: dict[int, int] = {}
         self.allocated: dict[int, Any] = {}
         self.registered: set[int] = set()
+        self.stack_limit = 1024
         self._reserved: dict[int, mmap.mmap] = {}
 
     def __getattr__(self, name: str) -> Callable[..., int]:
@@ -38,6 +39,12 @@ class Driver:
 
     def _cuMemGetInfo(self, free: Any, total: Any) -> None:
         free._obj.value, total._obj.value = self.free, self.total
+
+    def _cuCtxGetLimit(self, limit: Any, _: int) -> None:
+        limit._obj.value = self.stack_limit
+
+    def _cuCtxSetLimit(self, _: int, limit: int) -> None:
+        self.stack_limit = limit
 
     def _cuMemAlloc(self, pointer: Any, size: int) -> None:
         memory = ctypes.create_string_buffer(size)

@@ -12,7 +12,9 @@ from pilotlight.wire.machine import total_memory
 from pilotlight_predictor.backends.base import AnyInstance, parking_of
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.core.activity import is_idle, poll_interval_s
+from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.errors import BadRequest, PredictorError, Unavailable
+from pilotlight_predictor.gpu.cuda_driver import free_stacks
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.parking.policy import budget_bytes, copies_to_drop
@@ -109,6 +111,8 @@ class ParkingPool:
             if still_idle():
                 await slot.park()
                 slot.last_refusal = ""
+                if self._settings.control_mode == "none" and self._all_parked():  # else a load may run kernels
+                    await in_thread(lambda: free_stacks(self._all_parked))
         finally:
             self._lock.release()
 
@@ -125,6 +129,10 @@ class ParkingPool:
         for each in others:
             if each.name in dropped:
                 await each.drop_host_copy()
+
+    def _all_parked(self) -> bool:
+        states = {slot.state for slot in list(self._slots.values())}
+        return states == {ParkingState.PARKED} and not self._unparkable
 
     def _usage(self) -> tuple[int, int]:
         """Number of parked models, and bytes of all host copies, also of awake models."""

@@ -14,6 +14,7 @@ from pilotlight_predictor.backends.base import Parkable
 from pilotlight_predictor.core.activity import Activity, observe_activity
 from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.errors import BackendFailed, NotReady, PredictorError, Unavailable
+from pilotlight_predictor.gpu.cuda_driver import restore_stacks
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.parking.policy import HostCopy
 from pilotlight_predictor.observability.logs import log
@@ -159,8 +160,7 @@ class ParkingSlot:
 
     async def _wake(self) -> PredictorError | None:
         self.state, started = ParkingState.WAKING, perf_counter()
-        parkables = self._parkables
-        error = await self._apply(lambda: _all_or_none(parkables, lambda each: each.wake(), lambda each: each.park()))
+        error = await self._apply(lambda: _wake_all(self._parkables))
         if error is not None:
             self.state = ParkingState.PARKED
             refusal = NotReady(f"'{self.served.name}' is parked and could not be woken: {error}")
@@ -200,6 +200,11 @@ class ParkingSlot:
 def _for_each(parkables: Sequence[Parkable], apply: Callable[[Parkable], None]) -> None:
     for parkable in parkables:
         apply(parkable)
+
+
+def _wake_all(parkables: Sequence[Parkable]) -> None:
+    restore_stacks()
+    _all_or_none(parkables, lambda each: each.wake(), lambda each: each.park())
 
 
 def _all_or_none(

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from tests.eventually import eventually_async
+from tests.predictor.gpu.driver import Driver
 from tests.predictor.scheduling.instances import PATIENCE_S, Asked, Echo, scheduler
 
 from pilotlight_predictor.config import Settings
 from pilotlight_predictor.errors import BackendFailed, BadRequest, NotReady, Unavailable
+from pilotlight_predictor.gpu import cuda_driver
 from pilotlight_predictor.metrics import Metrics
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.models.parking.pool import ParkingPool
@@ -109,6 +111,27 @@ def test_nobody_gives_up_a_copy_for_a_model_that_is_busy() -> None:
         await busy.ask.all()
         await busy.park()
         assert host_bytes.host_bytes == 0
+
+    in_a_lot(scene)
+
+
+def test_stacks_of_kernels_are_free_while_all_models_are_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    monkeypatch.setattr(cuda_driver, "library", lambda: driver)
+    cuda_driver.Context(0)
+
+    async def scene(lot: ParkingPool) -> None:
+        one, two = (Model(lot, name, [Parking(Weights(100))]) for name in ("one", "two"))
+        await one.park()
+        assert driver.stack_limit == 1024
+        await two.park()
+        assert driver.stack_limit == 0
+        one.ask("a")
+        await one.ask.all()
+        assert (one.ask.values("a"), driver.stack_limit) == ([1], 1024)
+        lot.add(two.served, [Echo()])  # cannot be parked: its kernels may run at any time
+        await one.park()
+        assert driver.stack_limit == 1024
 
     in_a_lot(scene)
 

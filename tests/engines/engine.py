@@ -39,7 +39,7 @@ class Engine:
     time, for `ENGINE_SECONDS` each; others wait. `METRICS` are the names of these numbers on its /metrics.
     """
 
-    METRICS = ("running", "waiting", "time_to_first_token_seconds")
+    METRICS = ("running", "waiting", "time_to_first_token_seconds", "e2e_request_latency_seconds")
     UNKNOWN = 404  # status for a model that it has not
 
     def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
@@ -60,6 +60,7 @@ class Engine:
         self.memory: GpuMemory | None = None
         self.asleep, self.discarded = False, False
         self._first_tokens: list[float] = []
+        self._latencies: list[float] = []
         self._transports: set[asyncio.Transport | None] = set()
 
     @property
@@ -161,13 +162,14 @@ class Engine:
         return model in (self.served, *self.adapters)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        running, waiting, first = self.METRICS
+        running, waiting, first, whole = self.METRICS
         labels = f'model_name="{self.served}"'
         waits = self.arrived - self.running
         lines = [f"{running}{{{labels}}} {self.running}", f"{waiting}{{{labels}}} {waits}"]
-        for edge in (0.1, 0.5, 2.0, float("inf")):
-            count = sum(seconds <= edge for seconds in self._first_tokens)
-            lines.append(f'{first}_bucket{{{labels},le="{edge if edge < 10 else "+Inf"}"}} {count}')
+        for name, timed in ((first, self._first_tokens), (whole, self._latencies)):
+            for edge in (0.1, 0.5, 2.0, float("inf")):
+                count = sum(seconds <= edge for seconds in timed)
+                lines.append(f'{name}_bucket{{{labels},le="{edge if edge < 10 else "+Inf"}"}} {count}')
         return web.Response(text="\n".join(lines) + "\n")
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
@@ -208,6 +210,7 @@ class Engine:
             self.aborted += 1
             raise
         self.answered += 1
+        self._latencies.append(time.monotonic() - began)
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(words)
         if not body.get("stream"):
             text = " ".join(words[:limit])

@@ -26,7 +26,10 @@ WAITING_S = float(os.environ.get("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "300")
 class SGLangEngine(Engine):
     """`mode` is prefill, decode, or null: one engine does both."""
 
-    METRICS = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:time_to_first_token_seconds")
+    METRICS = (
+        "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:time_to_first_token_seconds",
+        "sglang:e2e_request_latency_seconds",
+    )  # fmt: skip
     UNKNOWN = 400
 
     def __init__(self, name: str, mode: str, host: str = "127.0.0.1", served: str = "") -> None:

@@ -23,7 +23,10 @@ SIDE_CHANNEL_HOST = os.environ.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1")
 
 
 class VllmEngine(Engine):
-    METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:time_to_first_token_seconds")
+    METRICS = (
+        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:time_to_first_token_seconds",
+        "vllm:e2e_request_latency_seconds",
+    )  # fmt: skip
 
     def __init__(self, name: str, host: str = "127.0.0.1", served: str = "") -> None:
         super().__init__(name, host, served)

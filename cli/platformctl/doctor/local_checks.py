@@ -236,13 +236,10 @@ def prometheus(home: Home, address: "Address | None") -> Finding:
 
 
 def _http_check(message: str, url: str) -> Finding:
-    from pilotlight.prometheus.client import installed, unavailable_reason
+    from pilotlight.prometheus.client import unavailable_reason
 
     if why := unavailable_reason(url):
         return Finding("warn", "prometheus", f"{message}, but does not answer: {why}", "is its address right?")
-    if not installed():
-        reason = f"{message}; canaries cannot use it: the client library is missing"
-        return Finding("warn", "prometheus", reason, install_command("prometheus"))
     return Finding("ok", "prometheus", message)
 
 

@@ -4,7 +4,6 @@
 the standard library only. Both return `Sample`, raise QueryFailed and block: async callers use a thread.
 """
 
-import importlib.util
 import json
 import math
 from collections.abc import Mapping
@@ -21,16 +20,10 @@ Json = Any
 RangeValues = dict[int, float]
 TIMEOUT_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 1 << 20
-CLIENT: Final = "prometheus_api_client"
 
 
 class QueryFailed(PlatformError):
     """No usable response. The fallback of a scaling trigger counts these."""
-
-
-def installed() -> bool:
-    """Return whether the client library is installed, without importing it."""
-    return importlib.util.find_spec(CLIENT) is not None
 
 
 def query_prometheus(url: str, promql: str, session: "Session | None" = None) -> list[Sample]:

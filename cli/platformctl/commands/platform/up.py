@@ -12,13 +12,12 @@ from pilotlight.errors import UsageError
 from pilotlight.k8s.access_annotations import access
 from pilotlight.k8s.names import ANNOTATION_TOKENS
 from pilotlight.k8s.timestamps import utc_now
-from pilotlight.prometheus.client import installed, unavailable_reason
+from pilotlight.prometheus.client import unavailable_reason
 from pilotlight.targets.local.control_process_launcher import command, living, stored_options, without_control_process
 from pilotlight.targets.local.gateway.https_settings import HttpsSettings, https_of
 from pilotlight.targets.local.home_directory import home
 from pilotlight.targets.local.prometheus_process import find, is_address
 from pilotlight.targets.local.store.backup import set_aside
-from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.tls import ReloadingTls, TlsFiles, UnusableFiles
 from platformctl import output, targets
 from platformctl.services import installation
@@ -98,8 +97,7 @@ def up(foreground: bool, install: bool, system: bool | None, dry_run: bool, **op
             )
     if address.prometheus:
         document["prometheus"] = address.prometheus
-        for line in prometheus_lines(address.prometheus):
-            output.note(line)
+        output.note(prometheus_line(address.prometheus))
     output.data(document, [str(document["gateway"])])
 
 
@@ -125,22 +123,17 @@ def is_open(https: HttpsSettings, target: "LocalTarget") -> bool:
     return not keys or not all(any(map(access, annotations)) for annotations in manifests)
 
 
+def prometheus_line(url: str) -> str:
+    why = unavailable_reason(url)
+    return f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"
+
+
 def forget_state() -> Path | None:
     """Rename the state of a platform that does not run; return its new place, None: there was none."""
     if not home().root.is_dir():
         return None
     with without_control_process(home()):
         return set_aside(home().database, utc_now("seconds").replace(":", ""))
-
-
-def prometheus_lines(url: str) -> list[str]:
-    """Report whether Prometheus answers, and whether canaries can query it."""
-    why = unavailable_reason(url)
-    lines = [f"Prometheus at {url} does not answer: {why}" if why else f"Prometheus answers at {url}"]
-    if not installed():
-        hint = install_command("prometheus")
-        lines.append(f"canaries are judged by the platform's own numbers, since queries of it need {hint}")
-    return lines
 
 
 def flags(options: dict[str, Any]) -> list[str]:

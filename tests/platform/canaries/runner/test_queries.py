@@ -19,7 +19,7 @@ from pilotlight.targets.local.control_process_launcher import Address
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.target import Sample
 from pilotlight.wire.environments.install_command import install_command
-from platformctl.commands.platform.up import prometheus_lines
+from platformctl.commands.platform.up import prometheus_line
 from platformctl.doctor import local_checks
 
 VECTOR = [
@@ -109,25 +109,19 @@ def test_what_is_missing_to_ask_it_is_named_with_the_extra(monkeypatch: pytest.M
 def test_whether_it_answers_is_asked(server: str) -> None:
     assert unavailable_reason(server) == ""
     assert "refused" in unavailable_reason("http://127.0.0.1:9")
-    assert prometheus_lines(server) == [f"Prometheus answers at {server}"]
-    (told,) = prometheus_lines("http://127.0.0.1:9")
-    assert told.startswith("Prometheus at http://127.0.0.1:9 does not answer: ")
+    assert prometheus_line(server) == f"Prometheus answers at {server}"
+    assert prometheus_line("http://127.0.0.1:9").startswith("Prometheus at http://127.0.0.1:9 does not answer: ")
 
 
 def address(prometheus: str) -> Address:
     return Address(2, 3, "1", 1, 4, prometheus)
 
 
-def test_up_and_doctor_say_that_canaries_cannot_ask_it(
+def test_doctor_checks_it_without_a_client_library(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = address(server)
-    assert local_checks.prometheus(Home(tmp_path), there).level == "ok"
     monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
-    assert install_command("prometheus") in prometheus_lines(server)[1]
-    found = local_checks.prometheus(Home(tmp_path), there)
-    assert (found.level, found.fix) == ("warn", install_command("prometheus"))
-    assert found.message == f"{server} is queried; canaries cannot use it: the client library is missing"
+    assert local_checks.prometheus(Home(tmp_path), address(server)).level == "ok"
 
 
 def test_doctor_says_to_stop_a_running_platform_before_one_starts(

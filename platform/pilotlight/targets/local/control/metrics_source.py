@@ -1,8 +1,7 @@
 """Metrics for autoscalers of Deployments and for canaries: CPU, memory, and Prometheus queries.
 
-Queries are evaluated over the replicas' own /metrics, scraped here, or by a Prometheus server if an address is given;
-without its client library, canaries use the replicas' own. Only units with such a metric and services with a canary are
-scraped.
+Queries are evaluated over the replicas' own /metrics, scraped here, or by a Prometheus server if an address is given.
+Only units with such a metric and services with a canary are scraped.
 """
 
 import asyncio
@@ -28,9 +27,8 @@ from pilotlight.contract import (
     METRIC_REQUEST_DURATION,
     METRIC_TOKENS_WAITING,
 )
-from pilotlight.errors import UsageError
 from pilotlight.gateway.control_link import BackendReport, Report
-from pilotlight.prometheus.client import QueryFailed, installed, query_number, query_prometheus
+from pilotlight.prometheus.client import QueryFailed, instant_query, query_number
 from pilotlight.targets.local.control.replicas import ReplicaSet
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit
 from pilotlight.targets.local.scaling.keda import query_value, scheduled_replicas
@@ -39,7 +37,6 @@ from pilotlight.targets.local.scaling.types import Hpa, Metric, Scaling
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
 from pilotlight.targets.target import Key, Sample
-from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.http_client import request
 from pilotlight.wire.prometheus_text import number
 
@@ -68,7 +65,6 @@ class MetricsSource:
 
     def __init__(self, supervisor: Supervisor, clock: Callable[[], float], server: str = "") -> None:
         self._supervisor, self._clock, self._server = supervisor, clock, server
-        self._queries_server = bool(server) and installed()  # for canaries; triggers need no client library
         self._evaluator = Evaluator()
         self._cpu: dict[str, tuple[CpuSample | None, CpuSample]] = {}  # by replica, older sample first
         self._scraped_at = 0.0
@@ -197,15 +193,9 @@ class MetricsSource:
 
     async def query(self, promql: str, replicas: Sequence[Replica]) -> list[Sample]:
         """Evaluate a canary's query now. Series are stored from the first query that names them on."""
-        if self._queries_server:
-            return await asyncio.to_thread(query_prometheus, self._server, promql)
-        try:
-            fresh = self._evaluator.watch(promql)
-        except UnsupportedQuery as error:
-            if not self._server:
-                raise
-            message = f"this query needs Prometheus and its client: {install_command('prometheus')}"
-            raise UsageError(message) from error
+        if self._server:
+            return await asyncio.to_thread(instant_query, self._server, promql)
+        fresh = self._evaluator.watch(promql)
         await self._scrape_all(replicas, 0.0 if fresh else MAX_AGE_S)
         now = self._clock()
         newest = self._evaluator.newest(promql)
@@ -214,7 +204,7 @@ class MetricsSource:
 
     async def _scrape_all(self, replicas: Sequence[Replica], age_s: float) -> None:
         """Scrape the ready replicas unless the last scrape is younger than `age_s`."""
-        if self._queries_server or self._clock() - self._scraped_at < age_s:
+        if self._server or self._clock() - self._scraped_at < age_s:
             return
         self._scraped_at = self._clock()
         ready = {replica.id: replica for replica in replicas if replica.state == "ready"}

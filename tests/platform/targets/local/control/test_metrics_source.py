@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ from tests.platform.targets.local.runs import replica, revision, revision_of, ru
 
 from pilotlight.canaries.queries import MetricScope, QueryName, metric_queries
 from pilotlight.contract import METRIC_FIRST_TOKEN
-from pilotlight.errors import UsageError
 from pilotlight.gateway.control_link import Report, TokenQueue, TokenReport
 from pilotlight.prometheus import metric_queries as trigger_queries
 from pilotlight.targets.local.control.metrics_source import MetricsSource
@@ -22,7 +20,7 @@ from pilotlight.targets.local.control.service_state import ServiceRun, Unit
 from pilotlight.targets.local.scaling.types import Hpa, Metric, ScalingRules
 from pilotlight.targets.local.supervisor.replica_record import Replica, Usage
 from pilotlight.targets.local.supervisor.supervisor import Supervisor
-from pilotlight.wire.environments.install_command import install_command
+from pilotlight.targets.target import Sample
 
 CPU = Metric("cpu", "cpu", "Utilization", 50)
 CORES = Metric("cpu", "cpu", "AverageValue", 0.5)
@@ -211,18 +209,13 @@ def test_a_query_is_asked_again_when_its_interval_has_passed() -> None:
     asyncio.run(case())
 
 
-def test_canaries_go_on_with_the_replicas_own_metrics_where_they_cannot_ask_prometheus(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_canaries_ask_a_prometheus_without_its_client_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_api_client", None)
 
     async def case() -> None:
-        signals = MetricsSource(cast(Supervisor, Watched()), Clock(), "http://127.0.0.1:9")
-        async with exporter("pilotlight_queue_depth 3\n") as port:
-            (found,) = await signals.query("sum(pilotlight_queue_depth)", [replica(own="a", port=port)])
-        assert found.value == 3.0
-        with pytest.raises(UsageError, match=re.escape(install_command("prometheus"))):
-            await signals.query("topk(1, pilotlight_queue_depth)", [])
+        async with exporter('{"status": "success", "data": {"resultType": "scalar", "result": [7, "3"]}}') as port:
+            signals = MetricsSource(cast(Supervisor, Watched()), Clock(), f"http://127.0.0.1:{port}")
+            assert await signals.query("topk(1, pilotlight_queue_depth)", []) == [Sample({}, 3.0, 7.0)]
 
     asyncio.run(case())
 

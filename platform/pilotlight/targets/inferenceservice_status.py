@@ -28,14 +28,16 @@ def to_status(status: ServiceStatus, before: Mapping[str, Json], now: str, gener
     `before` is the object's: unchanged conditions keep their lastTransitionTime. `now` is that of others, UTC,
     RFC 3339; empty: unknown.
     """
+    internal = status.urls.get("cluster") or status.url
+    invalid = any(each.reason == "InvalidSpec" for each in status.conditions)  # a release before it serves on
     fields: dict[str, Json] = {
         "url": status.url,
-        "address": _address(status),
+        "address": {"url": internal} if internal else {},
         "deploymentMode": status.mode,
         "observedGeneration": generation,
         "conditions": [_condition(each, before, now) for each in (*status.conditions, *_unpinned(status.revisions))],
         "components": {role: _component(status, mine) for role, mine in _by_role(status.revisions).items()},
-        "modelStatus": _model(status.revisions) | _invalid(status.conditions),
+        "modelStatus": _model(status.revisions) | ({"transitionStatus": "InvalidSpec"} if invalid else {}),
         **_scale(status),
     }
     return {name: value for name, value in fields.items() if value or value == 0}
@@ -63,12 +65,6 @@ def _first(roles: Sequence[str], revisions: Sequence[RevisionStatus]) -> list[Re
     """Return the revisions of the first of these roles that exists, newest first."""
     by_role = _by_role(revisions)
     return next((by_role[role] for role in roles if role in by_role), [])
-
-
-def _address(status: ServiceStatus) -> dict[str, str]:
-    """Return the address for other services: on a cluster the internal one."""
-    url = status.urls.get("cluster") or status.url
-    return {"url": url} if url else {}
 
 
 def _component_url(status: ServiceStatus, workload: str) -> str:
@@ -139,12 +135,6 @@ def _model(revisions: Sequence[RevisionStatus]) -> dict[str, Json]:
         failure = {"reason": "ModelLoadFailed", "modelRevisionName": target.name, "message": target.reason}
         fields["lastFailureInfo"] = {name: value for name, value in failure.items() if value}
     return fields
-
-
-def _invalid(conditions: Sequence[Condition]) -> dict[str, Json]:
-    """Return the transition of a document that cannot be planned; a release before it serves on."""
-    invalid = any(each.reason == "InvalidSpec" for each in conditions)
-    return {"transitionStatus": "InvalidSpec"} if invalid else {}
 
 
 def _state(revision: RevisionStatus) -> str:

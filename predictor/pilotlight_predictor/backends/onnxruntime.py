@@ -13,7 +13,7 @@ from pilotlight.wire.protobuf import MalformedMessage
 from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.onnx_zipmap import without_zipmap
 from pilotlight_predictor.core.requests import Inputs, Outputs
-from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count, tensor
+from pilotlight_predictor.core.tensors import NUMPY_TYPES, Array, Tensor, TensorSpec, element_count, objects, tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.observability.logs import log
 
@@ -163,11 +163,7 @@ def _value(source: Tensor) -> Any:
     if datatype == "BF16":
         return OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BF16_ONNX)
     if datatype == "BYTES":
-        import numpy as np
-
-        text = np.empty(array.size, dtype=object)
-        text[:] = [item.decode() for item in array.ravel()]
-        return text.reshape(array.shape)
+        return objects([item.decode() for item in array.ravel()], array.shape)
     return OrtValue.ortvalue_from_numpy(array)
 
 

@@ -4,7 +4,7 @@ BF16 has no numpy type and is stored as uint16 bits; BYTES is an object array of
 and row-major, as in the V2 binary extension and gRPC's raw contents.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
 from struct import Struct
@@ -146,9 +146,19 @@ def _decode_bytes(where: str, shape: Shape, data: Buffer) -> Array:
     if len(items) != count:
         actual = f"more than {count}" if len(items) > count else str(len(items))
         raise BadRequest(f"{where}: shape {list(shape)} takes {count} elements, the data has {actual}")
-    array = np.empty(count, dtype=object)
-    array[:] = items
-    return array
+    return objects(items)
+
+
+def objects(values: Sequence[Any], shape: Shape = (-1,)) -> Array:
+    """Return an array of Python objects, which numpy would convert itself."""
+    array: Array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array.reshape(shape)
+
+
+def fits(shape: Shape, declared: Shape) -> bool:
+    """Whether a shape is the declared one, whose variable dimensions are -1."""
+    return len(shape) == len(declared) and all(want in (-1, got) for want, got in zip(declared, shape, strict=True))
 
 
 def encode_raw(tensor: Tensor) -> memoryview | bytes:

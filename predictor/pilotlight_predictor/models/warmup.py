@@ -105,13 +105,15 @@ def run_warmups(
 ) -> WarmupResult:  # fmt: skip
     """Send the plan's requests to every instance. Raises LoadFailed with the reason and its place in `folder`."""
     rules = InputValidator(config) if config.warmups else None
+    first = 0 if config.max_batch_size else 1  # the rows, which may be variable where zeros fit every request
+    fixed = all(-1 not in (t.dims[first:] or t.dims) for t in config.inputs)
     for instance in instances:
         for request in plan.requests:
             problem = try_request(instance, request, rules)
             if problem is None:
                 continue
             refused = calls is not None and calls.take_refused(VersionId(config.name, version))
-            if isinstance(problem, ShapeMismatch) and plan.automatic and _has_fixed_shapes(config):
+            if isinstance(problem, ShapeMismatch) and plan.automatic and fixed:
                 raise LoadFailed(f"its declared inputs do not fit the model: {problem}; {DECLARATION}") from None
             if plan.automatic and (isinstance(problem, BadRequest) or refused):
                 why = "it calls a model that is not ready yet" if refused else str(problem)
@@ -129,12 +131,6 @@ def run_warmups(
     # Samples of model_warmup may be large batches.
     sample = zero_request(config) if config.warmups else plan.requests[0]
     return WarmupResult(True, measure(instances[0], sample), example)
-
-
-def _has_fixed_shapes(config: ModelConfig) -> bool:
-    """Whether zeros have the shape of every request: no dimension but the first, the rows, is variable."""
-    first = 0 if config.max_batch_size else 1
-    return all(-1 not in (t.dims[first:] or t.dims) for t in config.inputs)
 
 
 def _is_short(request: InferRequest) -> bool:

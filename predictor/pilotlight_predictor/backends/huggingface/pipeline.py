@@ -8,7 +8,7 @@ import numpy as np
 
 from pilotlight_predictor.backends.huggingface.task import TaskSettings
 from pilotlight_predictor.core.requests import Inputs, Outputs
-from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec, objects
 from pilotlight_predictor.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -97,6 +97,4 @@ def texts_of(inputs: Inputs, name: str) -> list[str]:
 
 
 def strings(values: Sequence[bytes]) -> Tensor:
-    array: Array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return Tensor("BYTES", array)
+    return Tensor("BYTES", objects(values))

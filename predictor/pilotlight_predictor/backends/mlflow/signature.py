@@ -20,6 +20,7 @@ from pilotlight_predictor.core.tensors import (
     Tensor,
     TensorSpec,
     datatype_of,
+    objects,
     tensor,
 )
 from pilotlight_predictor.errors import BadRequest, LoadFailed
@@ -60,7 +61,10 @@ class Field(NamedTuple):
             array = array[:, None]
         if self.spec.datatype != "BYTES":
             return array.astype(NUMPY_TYPES[self.spec.datatype], copy=False)
-        return array if self.kind in _TYPES or self.kind == "tensor" else _as_json(array)
+        if self.kind in _TYPES or self.kind == "tensor":
+            return array
+        texts = [JsonText(json.dumps(item, default=_plain_value).encode()) for item in array.ravel()]
+        return objects(texts, array.shape)
 
 
 class Signature(NamedTuple):
@@ -101,12 +105,6 @@ def _field(item: Mapping[str, Any], position: str) -> Field:
         return Field(TensorSpec(name or position, datatype_of(np.empty(0, dtype)), shape), kind, name)
     optional = not item.get("required", True)
     return Field(TensorSpec(str(name or position), _TYPES.get(kind, "BYTES"), _COLUMN, optional), kind, name)
-
-
-def _as_json(array: Array) -> Array:
-    texts = np.empty(array.size, dtype=object)
-    texts[:] = [JsonText(json.dumps(item, default=_plain_value).encode()) for item in array.ravel()]
-    return texts.reshape(array.shape)
 
 
 def _plain_value(value: Any) -> Any:

@@ -27,6 +27,7 @@ from pilotlight_predictor.core.tensors import (
     TensorSpec,
     bf16_from_float,
     bf16_to_float,
+    fits,
     tensor,
 )
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
@@ -116,11 +117,9 @@ def _output(name: str, value: Any, declared: DeclaredOutput) -> Tensor:
 
 
 def _check_shape(name: str, shape: Shape, declared: Shape | None) -> None:
-    if declared is None or shape == declared:
+    if declared is None or (not shape and declared == (1,)):  # a scalar: dims cannot be empty in Triton's format
         return
-    if not shape and declared == (1,):  # a scalar, since dims cannot be empty in Triton's format
-        return
-    if len(shape) != len(declared) or any(want not in (-1, got) for want, got in zip(declared, shape, strict=True)):
+    if not fits(shape, declared):
         raise WrongReturn(f"the model returned shape {list(shape)} for output {name!r}, must be {list(declared)}")
 
 

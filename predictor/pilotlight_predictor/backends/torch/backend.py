@@ -26,7 +26,7 @@ from pilotlight_predictor.backends.torch.tensors import (
 )
 from pilotlight_predictor.core.batch import rows_of, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
-from pilotlight_predictor.core.tensors import Tensor, TensorSpec, zeros
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec, fits, zeros
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError, ShapeMismatch
 from pilotlight_predictor.observability.logs import log
 
@@ -269,9 +269,7 @@ def _accepted(sample: Inputs) -> str:
 
 def _fits(spec: TensorSpec, given: Tensor) -> bool:
     """Whether an input has the datatype and shape that were derived; a failure is then not the client's."""
-    shape = given.array.shape
-    fits = len(shape) == len(spec.shape) and all(a in (-1, b) for a, b in zip(spec.shape, shape, strict=True))
-    return fits and given.datatype == spec.datatype
+    return given.datatype == spec.datatype and fits(given.array.shape, spec.shape)
 
 
 def _sample(loaded: LoadedModule) -> Inputs | None:

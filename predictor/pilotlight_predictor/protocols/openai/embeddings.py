@@ -9,7 +9,7 @@ import numpy as np
 from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.core.requests import InferRequest, Outputs, RequestedOutput
-from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec
+from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, objects
 from pilotlight_predictor.frontends.http.messages import HttpRequest, HttpResponse
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import LONG
@@ -81,15 +81,10 @@ def _requests(served: ModelVersion, columns: Columns, output: TensorSpec, order:
     outputs = tuple(RequestedOutput(name) for name in (output.name, COUNT) if name in known)
     requests = []
     for begin in range(0, len(order), batch_size):
-        inputs = {
-            spec.name: _column(spec, [texts[row] for row in order[begin : begin + batch_size]])
-            for spec, texts in columns.items()
-        }
+        rows = order[begin : begin + batch_size]
+        inputs = {}
+        for spec, texts in columns.items():
+            values = [texts[row].encode("utf-8", "replace") for row in rows]
+            inputs[spec.name] = Tensor("BYTES", objects(values, (len(rows), *(1 for _ in spec.shape[1:]))))
         requests.append(InferRequest(served.name, inputs, outputs=outputs))
     return requests
-
-
-def _column(spec: TensorSpec, texts: Sequence[str]) -> Tensor:
-    rows = np.empty(len(texts), dtype=object)
-    rows[:] = [text.encode("utf-8", "replace") for text in texts]
-    return Tensor("BYTES", rows.reshape((len(rows), *(1 for _ in spec.shape[1:]))))

@@ -16,7 +16,7 @@ import numpy as np
 
 from pilotlight_predictor.core.generation_params import BadField
 from pilotlight_predictor.core.requests import Inputs, RequestedOutput
-from pilotlight_predictor.core.tensors import Tensor, TensorSpec
+from pilotlight_predictor.core.tensors import Tensor, TensorSpec, objects
 from pilotlight_predictor.protocols.json_values import PIECE, document_pieces
 from pilotlight_predictor.protocols.openai.request import Prompt, TextRequest
 
@@ -90,14 +90,14 @@ def chat_inputs(request: TextRequest, names: frozenset[str], media_urls: bool) -
     """Return the inputs of a chat. Media and `prompt` come from the first user message; `messages` has all."""
     messages = request.messages or ()
     check_addresses(messages, media_urls)
-    inputs: Inputs = {"messages": Tensor("BYTES", _objects([_json(messages)]))}
+    inputs: Inputs = {"messages": Tensor("BYTES", objects([_json(messages)]))}
     first_user = next((message for message in messages if message["role"] == "user"), {})
     parts = first_user.get("content") or ""
     if isinstance(parts, list) and {"images", "videos"} & names:
         media, parts = _media(parts, media_urls)
         replaced = [{**message, "content": parts} if message is first_user else message for message in messages]
-        inputs["messages"] = Tensor("BYTES", _objects([_json(replaced)]))
-        inputs |= {name: Tensor("BYTES", _objects(items)) for name, items in media.items() if name in names}
+        inputs["messages"] = Tensor("BYTES", objects([_json(replaced)]))
+        inputs |= {name: Tensor("BYTES", objects(items)) for name, items in media.items() if name in names}
     if "prompt" in names:
         if not isinstance(parts, str):
             parts = "\n".join(str(part["text"]) for part in parts if part.get("type") == "text" and "text" in part)
@@ -197,10 +197,4 @@ def _options(request: TextRequest, names: frozenset[str]) -> Inputs:
 
 
 def _text(value: str | bytes) -> Tensor:
-    return Tensor("BYTES", _objects([value if isinstance(value, bytes) else value.encode("utf-8", "replace")]))
-
-
-def _objects(values: Sequence[bytes]) -> Any:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
+    return Tensor("BYTES", objects([value if isinstance(value, bytes) else value.encode("utf-8", "replace")]))

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from pilotlight_predictor.core.tensors import Shape, Tensor, TensorSpec, zeros
+from pilotlight_predictor.core.tensors import Shape, Tensor, TensorSpec, fits, zeros
 from pilotlight_predictor.models.model_version import ModelVersion
 from pilotlight_predictor.protocols.json_values import dump_json
 from pilotlight_predictor.protocols.openai.tensors import TextCapabilities, text_capabilities
@@ -73,7 +73,8 @@ def _example(served: ModelVersion) -> dict[str, ExampleTensor]:
     example: dict[str, ExampleTensor] = {}
     for spec in served.inputs:
         tensor, shape = sent.get(spec.name), tuple(1 if dim < 0 else dim for dim in spec.shape)
-        if tensor is not None and _fits(tensor, spec):
+        # As clients send it: a warm-up skips the `reshape` of a configuration.
+        if tensor is not None and tensor.array.size <= SHORT and fits(tensor.array.shape, spec.shape):
             example[spec.name] = ExampleTensor(spec.datatype, tensor.array.shape, _values(tensor))
         elif spec.datatype == "BYTES" and not spec.optional:
             return {}
@@ -81,13 +82,6 @@ def _example(served: ModelVersion) -> dict[str, ExampleTensor]:
             values = _values(zeros(spec.datatype, shape)) if prod(shape) <= SHORT else None
             example[spec.name] = ExampleTensor(spec.datatype, shape, values)
     return example
-
-
-def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
-    """Whether clients send it so (a warm-up skips the `reshape` of a configuration), and it is short."""
-    shape = tensor.array.shape
-    fits = len(shape) == len(spec.shape) and all(want in (-1, got) for want, got in zip(spec.shape, shape, strict=True))
-    return fits and tensor.array.size <= SHORT
 
 
 def _values(tensor: Tensor) -> Any:

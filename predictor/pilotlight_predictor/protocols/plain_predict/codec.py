@@ -24,6 +24,7 @@ from pilotlight_predictor.core.tensors import (
     TensorSpec,
     bf16_from_float,
     bf16_to_float,
+    objects,
 )
 from pilotlight_predictor.errors import BadRequest
 from pilotlight_predictor.protocols.json_values import LONG_ARRAY, dump_json, encoding_size, join_pieces, write_pieces
@@ -245,9 +246,8 @@ def _write(array: Array) -> bytes:
     """Return the JSON, with BYTES as text."""
     if array.dtype != object:
         return dump_json(np.ascontiguousarray(array))
-    texts = np.empty(array.size, object)
-    texts[:] = [
+    texts = [
         orjson.Fragment(bytes(item)) if isinstance(item, JsonText) else item.decode("utf-8", "replace")
         for item in array.ravel()
     ]
-    return dump_json(texts.reshape(array.shape).tolist())
+    return dump_json(objects(texts, array.shape).tolist())

@@ -109,15 +109,14 @@ def model_status(
 ) -> dict[str, Any]:
     """Return the values of a ModelStatus from rows of the repository index and statistics by served version."""
     versions = {int(row["version"]): row["state"] for row in rows if "version" in row}
+    known: dict[str, Any] = {"name": name}
+    if config is not None:
+        platform = config.platform or config.backend
+        known = {**config.raw, "name": config.name, "platform": platform, "tags": config.raw.get("metric_tags")}
     return {
-        "config": {"name": name} if config is None else _config(config),
+        "config": known,
         "version_status": {version: _version(state, stats.get(version)) for version, state in versions.items()},
     }
-
-
-def _config(config: ModelConfig) -> dict[str, Any]:
-    platform = config.platform or config.backend
-    return {**config.raw, "name": config.name, "platform": platform, "tags": config.raw.get("metric_tags")}
 
 
 def _version(state: str, stats: ModelStats | None) -> dict[str, Any]:

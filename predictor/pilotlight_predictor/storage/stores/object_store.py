@@ -76,7 +76,8 @@ class ObjectStore:
 
         def head(entry: Entry) -> Entry:
             meta = self._call(lambda key: obstore.head(self._bucket, key), entry.key)
-            return replace(_entry(meta, entry.path), version=_version(meta))
+            version = str(meta["version"] or "")
+            return replace(_entry(meta, entry.path), version="" if version == NULL_VERSION else version)
 
         if not head(contents.entries[0]).version:
             return None
@@ -186,11 +187,6 @@ def _in_parallel(call: Callable[[T], Entry], items: Sequence[T]) -> list[Entry]:
 
     with ThreadPoolExecutor(PARALLEL_HEADS, thread_name_prefix="head") as pool:
         return list(pool.map(call, items))
-
-
-def _version(meta: Any) -> str:
-    version = str(meta["version"] or "")
-    return "" if version == NULL_VERSION else version
 
 
 def _entry(meta: Any, path: str) -> Entry:

@@ -221,7 +221,8 @@ class _Queue:
     def _victims(self, waiter: Waiter, gpu: Gpu, eventually: bool) -> list[Holder] | None:
         victims: list[Holder] = []
         candidates = (each for each in self._future[gpu.id] if self._may_leave(each, waiter, eventually))
-        for holder in sorted(candidates, key=_recency):
+        order = sorted(candidates, key=lambda e: (e.busy, (e.ready_at or 0.0) if e.busy else e.last_used))
+        for holder in order:
             if self._fits(waiter, gpu, self._future, victims):
                 break
             victims.append(holder)
@@ -295,7 +296,3 @@ class _Queue:
 
 def _left(gpu: Gpu, held: Iterable[Holder]) -> int:
     return gpu.memory - gpu.outside - sum(each.memory for each in held)
-
-
-def _recency(holder: Holder) -> tuple[bool, float]:
-    return holder.busy, (holder.ready_at or 0.0) if holder.busy else holder.last_used

@@ -12,7 +12,7 @@ from pilotlight_predictor.backends.base import LoadSpec, TensorInstance
 from pilotlight_predictor.backends.torch.aot import early_start
 from pilotlight_predictor.backends.torch.aot.package_lookup import CONSTANTS, Package, Port, find_package
 from pilotlight_predictor.core.requests import Inputs, Outputs
-from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec
+from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, fits
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 if TYPE_CHECKING:
@@ -74,10 +74,7 @@ def _validated(inputs: Inputs, port: Port, largest: int) -> Array:
     if port.name not in inputs:
         raise BadRequest(f"missing inputs: '{port.name}'; the model was compiled with all of them")
     datatype, array = inputs[port.name]
-    fits = len(array.shape) == len(port.shape) and all(
-        wanted in (-1, dim) for wanted, dim in zip(port.shape, array.shape, strict=True)
-    )
-    if datatype != port.datatype or not fits:
+    if datatype != port.datatype or not fits(array.shape, port.shape):
         wanted = f"{port.datatype} of shape {list(port.shape)}"
         raise BadRequest(f"input {port.name!r} is {datatype} of shape {list(array.shape)}, must be {wanted}")
     if port.shape[:1] == (-1,) and not 0 < array.shape[0] <= largest:

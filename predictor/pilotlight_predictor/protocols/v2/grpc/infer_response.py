@@ -24,6 +24,7 @@ from pilotlight_predictor.core.tensors import (
     check_strings,
     element_count,
     encode_raw,
+    objects,
 )
 from pilotlight_predictor.errors import BadRequest
 
@@ -79,9 +80,7 @@ def _pieces(where: str, datatype: str, number: int, name: str, data: memoryview)
 
 def _concatenate(where: str, datatype: str, pieces: list[tuple[int, Any]]) -> Array:
     if datatype == "BYTES":
-        array: Array = np.empty(len(pieces), object)
-        array[:] = [bytes(protobuf.payload(value, where)) for _, value in pieces]
-        return array
+        return objects([bytes(protobuf.payload(value, where)) for _, value in pieces])
     arrays = [_numbers(where, datatype, wire_type, value) for wire_type, value in pieces]
     if len(arrays) == 1:
         return arrays[0]

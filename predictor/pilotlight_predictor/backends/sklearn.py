@@ -4,8 +4,10 @@ Estimators of other libraries with scikit-learn's interface (XGBClassifier, LGBM
 """
 
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
+from types import FunctionType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -13,8 +15,9 @@ import numpy as np
 from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import SKOPS_TYPES
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory, first_line, import_library
+from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
-from pilotlight_predictor.backends.trusted_pickles import hide_main_module, open_trusted
+from pilotlight_predictor.backends.trusted_pickles import Find, finding, open_trusted
 from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
@@ -28,7 +31,7 @@ FOREST_MODULE: Final = "sklearn.ensemble._forest"
 # Their estimators give features to trees without checking how many these expect.
 TREES: Final = frozenset({"sklearn.tree._classes", "sklearn.ensemble._gb", "sklearn.ensemble._iforest", FOREST_MODULE})
 PLAIN: Final = frozenset({str, int, float, bool, type, type(None)})  # which hold nothing, in long vocabularies
-LIBRARIES: Final = frozenset({"sklearn", "xgboost", "lightgbm", "catboost"})  # no code of users
+LIBRARIES: Final = frozenset({"sklearn", "numpy", "xgboost", "lightgbm", "catboost"})  # no code of users
 
 
 def prepare() -> None:
@@ -36,12 +39,24 @@ def prepare() -> None:
 
 
 def load(spec: LoadSpec) -> TableInstance:
+    code = UserModule(spec.folder / "model.py", spec.model_dir)
+    try:
+        instance = _load(spec, code)
+    except BaseException:
+        code.close()
+        raise
+    weakref.finalize(instance, code.close)  # clones are the instance itself
+    return instance
+
+
+def _load(spec: LoadSpec, code: UserModule) -> TableInstance:
     exceptions = _import(thread_count(spec))
     with warnings.catch_warnings(record=True) as skew:
         warnings.simplefilter("always", exceptions.InconsistentVersionWarning)
-        estimator = read_estimator(spec)
+        estimator = read_estimator(spec, code.pickled)
     _log_version_skew(spec, [w.message for w in skew])
-    parts = [part for part in _parts(estimator) if hasattr(part, "get_params")]
+    found = list(_parts(estimator))
+    parts = [part for part in found if hasattr(part, "get_params")]
     for part in parts:
         if hasattr(part, "n_jobs"):
             part.n_jobs = thread_count(spec)
@@ -50,7 +65,8 @@ def load(spec: LoadSpec) -> TableInstance:
     features, methods = _features(spec.config.name, estimator, parts), _methods(estimator)
     if not methods:
         raise LoadFailed(f"{spec.path.name} holds a {type(estimator).__name__}, which has none of {', '.join(METHODS)}")
-    quick = bool(parts) and all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
+    code_of = [*map(type, parts), *(part for part in found if isinstance(part, FunctionType))]
+    quick = bool(parts) and all(str(each.__module__).partition(".")[0] in LIBRARIES for each in code_of)
     known = _outputs(estimator)
     instance = TableInstance(features, methods, known, quick=quick)
     if "predict_proba" in known:
@@ -63,10 +79,11 @@ def _import(threads: int) -> Any:
         return import_library("sklearn.exceptions", "scikit-learn models", "sklearn")
 
 
-def read_estimator(spec: LoadSpec) -> Any:
-    """Read a file of joblib, pickle or skops. Raise LoadFailed if it is not trusted or cannot be read."""
-    name = spec.path.name
-    hide_main_module()
+def read_estimator(spec: LoadSpec, own: Find) -> Any:
+    """Read a file of joblib, pickle or skops. Raise LoadFailed if it is not trusted or cannot be read.
+
+    `own` finds classes and functions that are not installed.
+    """
     try:
         if spec.path.suffix == ".skops":
             return _read_skops(spec)
@@ -74,21 +91,13 @@ def read_estimator(spec: LoadSpec) -> Any:
         from joblib.numpy_pickle_compat import NDArrayWrapper, ZNDArrayWrapper
 
         NDArrayWrapper.read = ZNDArrayWrapper.read = _refuse_file_of_array
-        with open_trusted(spec.path, spec.trusted_pickles, "a pickle", "save it by skops.io.dump") as file:
+        trusted = open_trusted(spec.path, spec.trusted_pickles, "a pickle", "save it by skops.io.dump")
+        with trusted as file, finding(own, spec.path.name):
             return joblib.load(file)
     except LoadFailed:
         raise
-    except ModuleNotFoundError as error:
-        raise LoadFailed(
-            f"{name} needs the package {error.name}, which is not installed: add it to the environment of the server"
-        ) from error
-    except AttributeError as error:
-        raise LoadFailed(
-            f"{name} refers to code that is not here ({first_line(error)}): define the class in a package that is"
-            " installed here too, or serve it by a model.py (docs/reference/backends.md#python)"
-        ) from error
     except Exception as error:  # of many types
-        raise LoadFailed(f"{name} is damaged or not an estimator: {first_line(error)}") from error
+        raise LoadFailed(f"{spec.path.name} is damaged or not an estimator: {first_line(error)}") from error
 
 
 def _refuse_file_of_array(wrapper: Any, unpickler: Any) -> NoReturn:

@@ -128,6 +128,7 @@ def test_other_text_and_json_is_no_model(tmp_path: Path) -> None:
         ({"model__py": b"def predict(x):\n", "net__pth": b""}, "python"),
         ({"iris__joblib": b"", "requirements__txt": b"x"}, "sklearn"),
         ({"iris__onnx": b"", "scaler__pkl": b"", "util__py": b""}, "onnx"),
+        ({"iris__joblib": b"", "feats__py": b"", "train__py": b""}, "sklearn"),
         ({"a__safetensors": b"", "b__safetensors": b""}, "safetensors"),
         ({"1___model__onnx": b"", "2___model__bst": UBJSON}, "xgboost"),
         ({"a__onnx": b"", "b__cbm": b""}, None),

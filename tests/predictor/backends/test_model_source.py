@@ -17,7 +17,9 @@ Write = Callable[..., Path]
 
 
 def loaded(path: Path) -> UserModule:
-    return UserModule(path, path.parent.parent)
+    found = UserModule(path, path.parent.parent)
+    assert found.module
+    return found
 
 
 def test_two_versions_have_their_own_neighbours_of_one_name(source: Write) -> None:
@@ -118,6 +120,30 @@ def test_a_failing_import_is_told_with_the_users_own_frames(source: Write) -> No
     assert cause is not None
     assert cause.__traceback__ is not None
     assert cause.__traceback__.tb_frame.f_code.co_filename.endswith("model.py")
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["pickle.load(file)", "pickle.loads(file.read())", "pickle.Unpickler(file).load()", "joblib.load(path)",
+     "cloudpickle.load(file)", "pandas.read_pickle(path)"],
+)  # fmt: skip
+def test_pickles_that_a_model_reads_name_its_neighbours_and_for_their_script_itself(source: Write, read: str) -> None:
+    text = (
+        "import pickle\nimport cloudpickle, joblib, pandas\nfrom pathlib import Path\nfrom words import Word\n"
+        "class Own: ...\npath = Path(__file__).with_name('m.pkl')\n"
+        f"with path.open('rb') as file: READ = {read}\nSAME = READ == (Word, Own)"
+    )
+    read_by = []
+    for pickled in (b"cwords\nWord\nc__main__\nOwn\n\x86.", b"c__main__\nlog\n."):
+        path = source(text, words="class Word: ...")
+        path.with_name("m.pkl").write_bytes(pickled)
+        read_by.append(UserModule(path, path.parent))
+    assert read_by[0].module.SAME
+    assert "words" not in sys.modules
+    why = r"(m\.pkl|a pickle) needs __main__\.log, of the script that saved it: define or import log in a model\.py in"
+    with pytest.raises(LoadFailed, match=why) as failure:
+        assert read_by[1].module
+    assert (failure.value.__cause__, failure.value.__suppress_context__) == (None, True)  # one line for its reader
 
 
 def test_a_library_that_is_not_installed_is_named(source: Write) -> None:

@@ -1,6 +1,7 @@
 """Models of tables, saved by their own frameworks: scikit-learn, XGBoost, LightGBM, CatBoost."""
 
 import copy
+import gc
 import hashlib
 import importlib
 import logging
@@ -232,7 +233,7 @@ def test_a_file_beside_a_pinned_pickle_is_not_read(tmp_path: Path, monkeypatch: 
     np.save(tmp_path / "model.joblib_01.npy", pickled, allow_pickle=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LoadFailed, match=r"joblib_01\.npy, which --trust-pickle does not cover"):
-        sklearn.read_estimator(pinned(path))
+        sklearn.load(pinned(path))
     assert not (tmp_path / "ran").exists()
 
 
@@ -391,19 +392,59 @@ def test_a_pickle_of_code_that_is_not_here_says_so(tmp_path: Path, monkeypatch: 
     path = tmp_path / "model.pkl"
     path.write_bytes(pickle.dumps(OwnTransformer()))
     monkeypatch.delattr(f"{__name__}.OwnTransformer")
-    with pytest.raises(LoadFailed, match=r"refers to code that is not here \(.*OwnTransformer"):
+    with pytest.raises(LoadFailed, match=r"OwnTransformer, which is not in the tests here \(Can't get attribute"):
         sklearn.load(pinned(path))
     path.write_bytes(b"\x80\x04\x8c\x0eno_such_module\x8c\x01X\x93.")
-    with pytest.raises(LoadFailed, match="needs the package no_such_module, which is not installed"):
+    with pytest.raises(LoadFailed, match=r"put the no_such_module\.py that defines it into the folder of model\.pkl"):
         sklearn.load(pinned(path))
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # which reading replaces
     monkeypatch.setattr("__main__.of_the_server", len, raising=False)
     path.write_bytes(b"c__main__\nof_the_server\n.")
-    with pytest.raises(LoadFailed, match=r"refers to code that is not here \(.*of_the_server"):
+    with pytest.raises(LoadFailed, match=r"needs __main__\.of_the_server, of the script that saved it") as failure:
+        sklearn.load(pinned(path))
+    assert (failure.value.__cause__, failure.value.__suppress_context__) == (None, True)  # one line for its reader
+    (tmp_path / "model.py").write_text("of_the_server = print")  # has none of the methods of an estimator
+    with pytest.raises(LoadFailed, match="holds a builtin_function"):
         sklearn.load(pinned(path))
     path.write_bytes(b"nothing")
     with pytest.raises(LoadFailed, match=r"model\.pkl is damaged or not an estimator"):
         sklearn.load(pinned(path))
+
+
+OWN = """
+from sklearn.base import BaseEstimator, TransformerMixin
+class Shift(TransformerMixin, BaseEstimator):
+    def fit(self, x, y=None): return self
+    def transform(self, x): return x + {shift}
+def double(x): return 2 * x
+"""
+
+
+@pytest.mark.parametrize("library", ["joblib", "pickle", "cloudpickle"])
+def test_own_classes_and_functions_are_found_in_the_modules_beside_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    before, loaded = set(sys.modules), []
+    for shift in (1, 10):
+        folder = tmp_path / str(shift)
+        folder.mkdir()
+        (folder / "feats.py").write_text(OWN.format(shift=shift))
+        with monkeypatch.context() as patch, (folder / "m.pkl").open("wb") as file:
+            patch.syspath_prepend(folder)
+            feats = importlib.import_module("feats")
+            model = make_pipeline(feats.Shift(), FunctionTransformer(feats.double))
+            importlib.import_module(library).dump(model.fit(ROW), file)
+        del sys.modules["feats"]
+        loaded.append(sklearn.load(pinned(folder / "m.pkl")))
+    assert [answer(each, x=[[1.0]]) for each in loaded] == [{"transform": [[4.0]]}, {"transform": [[22.0]]}]
+    for each in loaded:
+        assert not each.quick
+    del each
+    loaded.clear()
+    gc.collect()
+    assert not {name for name in set(sys.modules) - before if "feats" in name}
 
 
 @pytest.mark.parametrize("suffix", ["json", "ubj"])

@@ -72,14 +72,15 @@ def detect(path: Path) -> Detected | None:
 def only_model(folder: Path) -> Detected | None:
     """Return the model among the files of a folder: the only one, else the weights that a model.py builds the module
     of, else the one called model.* (of several formats the first of the table), else the only one that is no code and
-    no pickle; None if that is not one."""
+    no pickle, else the only one that is no code; None if that is not one."""
     models = _models(folder)
     named = sorted((m for m in models if m.file.stem == "model"), key=lambda model: FORMATS.index(model.format))
-    data = [model for model in models if model.format.name not in {"python", "sklearn"}]
+    files = [model for model in models if model.format.name != "python"]
+    data = [model for model in files if model.format.name != "sklearn"]
     weights = [model for model in data if model.format.name in {"pytorch", "safetensors"}]
     if [model.file.name for model in named] != ["model.py"] or _PYTHON_MODEL.search(_head(named[0].file, _MAX_CODE)):
         weights = []
-    return next((each[0] for each in (models, weights, named[:1], data) if len(each) == 1), None)
+    return next((each[0] for each in (models, weights, named[:1], data, files) if len(each) == 1), None)
 
 
 def _models(folder: Path) -> list[Detected]:

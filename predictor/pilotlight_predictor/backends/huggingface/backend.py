@@ -125,5 +125,5 @@ def _load_module(spec: LoadSpec, folder: Path, task: Task) -> Any:
     return module.to(torch.device(str(spec.device))).eval().requires_grad_(False)
 
 
-def _no_code(_: Path) -> NoReturn:
-    raise LoadFailed(f"{PICKLE} needs classes of a model.py, but a model in the Hugging Face layout has none")
+def _no_code(module: str, name: str) -> NoReturn:
+    raise LoadFailed(f"{PICKLE} needs {module}.{name}, but a model in the Hugging Face layout has no code")

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import PICKLE_SUFFIXES
 from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, check_unpacked_memory, first_line
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
-from pilotlight_predictor.backends.trusted_pickles import hide_main_module, open_trusted
+from pilotlight_predictor.backends.trusted_pickles import finding, open_trusted
 from pilotlight_predictor.core.batch import join, rows_of
 from pilotlight_predictor.core.requests import InferRequest, Inputs, LayoutKind, Outputs, RequestedOutput
 from pilotlight_predictor.core.tensors import NUMPY_TYPES, Tensor
@@ -198,12 +198,19 @@ def _python_function(spec: LoadSpec, folder: Path, flavours: Flavours, signature
         import mlflow.pyfunc
     except ImportError as error:
         raise LoadFailed(f"MLflow models need the mlflow extra: {install_command('mlflow')} ({error})") from None
-    hide_main_module()
     try:
-        model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)
+        with finding(_no_code, MLMODEL):
+            model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)
+    except LoadFailed:
+        raise
     except Exception as error:
         raise LoadFailed(f"mlflow cannot load {folder.name}: {type(error).__name__}: {first_line(error)}") from error
     return lambda inputs, params: model.predict(to_data(inputs, signature.inputs), params=dict(params) or None)
+
+
+def _no_code(module: str, name: str) -> NoReturn:
+    fix = "save the model with code_paths=[FILE] of the module that defines it"
+    raise LoadFailed(f"a pickle of the model needs {module}.{name}, which is not here: {fix}")
 
 
 def _pickles(folder: Path, flavours: Flavours) -> list[Path]:

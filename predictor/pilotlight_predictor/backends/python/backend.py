@@ -31,6 +31,7 @@ from pilotlight_predictor.backends.python.source import UserModule, import_reaso
 from pilotlight_predictor.backends.python.triton import model as triton_model
 from pilotlight_predictor.backends.python.triton import pb_utils
 from pilotlight_predictor.backends.python.triton.bls import BlsCaller
+from pilotlight_predictor.backends.trusted_pickles import finding
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import BackendFailed, LoadFailed, PredictorError
@@ -168,7 +169,7 @@ def load(spec: LoadSpec) -> PythonInstance:
         function = model.function if isinstance(model, ClassModel) else model
         if isinstance(function, FunctionModel):
             function.check_required([tensor.name for tensor in spec.config.inputs or specs[0]])
-    except LoadFailed:
+    except PredictorError:
         user_module.close()
         raise
     kind = DecoupledPythonInstance if isinstance(model, triton_model.DecoupledTritonModel) else PythonInstance
@@ -253,7 +254,8 @@ def _refuse_torch_module(cls: type) -> None:
 
 def _guarded(module: UserModule, make: Callable[[], T]) -> T:
     try:
-        return make()
+        with finding(module.pickled):
+            return make()
     except PredictorError:
         raise
     except Exception as error:

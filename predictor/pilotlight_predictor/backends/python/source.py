@@ -12,12 +12,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
+from pilotlight_predictor.backends.trusted_pickles import finding
 from pilotlight_predictor.errors import LoadFailed, PredictorError
 
 _PARENT: Final = "pilotlight_models"
@@ -26,7 +29,7 @@ _MODULES: Final[dict[str, "UserModule"]] = {}  # by private package
 
 
 class UserModule:
-    """One loaded model.py, shared by clones of an instance; the last `close` removes its modules."""
+    """One model.py and its siblings, shared by clones of an instance; the last `close` removes its modules."""
 
     def __init__(
         self,
@@ -44,26 +47,32 @@ class UserModule:
         self._siblings: dict[str, bool] = {}
         self._users, self._lock = 1, threading.Lock()
         self._install()
-        try:
-            self.module = importlib.import_module(f"{self._package}.{path.stem}")
-        except PredictorError:
-            self.close()
-            raise
-        except Exception as error:
-            self.close()
-            failed = LoadFailed(f"{path.name} could not be imported: {import_reason(error)}")
-            raise failed from trim_traceback(error, self._folders)
 
     @property
     def folders(self) -> Sequence[str]:
         return self._folders
 
-    def sibling(self, name: str) -> ModuleType | None:
-        """Return the module of that name beside the file; None if there is none. Raise LoadFailed if it fails."""
-        if not self._is_sibling(name.partition(".")[0]):
-            return None
+    @cached_property
+    def module(self) -> ModuleType:
+        """The module of the file, imported with the first use. Raise LoadFailed if that fails."""
+        return self._imported(self.path.stem)
+
+    def pickled(self, module: str, name: str) -> Any:
+        """Return a class or function that a pickle names, of the script that saved it (`__main__`) the one of the file.
+
+        Raise LoadFailed if its module fails, ImportError or AttributeError if neither the file nor a sibling has it.
+        """
+        wanted = self.path.stem if module == "__main__" else module
+        if not self._is_sibling(wanted.partition(".")[0]):
+            raise ModuleNotFoundError(name=wanted)
+        return attrgetter(name)(self._imported(wanted))
+
+    def _imported(self, name: str) -> ModuleType:
         try:
-            return importlib.import_module(f"{self._package}.{name}")
+            with finding(self.pickled):
+                return importlib.import_module(f"{self._package}.{name}")
+        except PredictorError:
+            raise
         except Exception as error:
             failed = LoadFailed(f"{name.replace('.', '/')}.py could not be imported: {import_reason(error)}")
             raise failed from trim_traceback(error, self._folders)

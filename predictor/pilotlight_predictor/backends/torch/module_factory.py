@@ -7,7 +7,6 @@ several classes it is the one whose tensors have the names of the weights.
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pilotlight.wire.model_formats import missing_module
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
 Factory: TypeAlias = "Callable[[], torch.nn.Module]"
 BUILD: Final = "build"
 _IN_PLACE: Final = frozenset({"normal_", "uniform_", "random_", "fill_", "zero_"})
-
-
-def module_file(spec: LoadSpec) -> Path:
-    file = spec.folder / "model.py"
-    if file.is_file():
-        return file
-    raise LoadFailed(f"{spec.path.name} holds only weights: {missing_module(spec.folder)}")
 
 
 def build_early(source: UserModule, spec: LoadSpec) -> "torch.nn.Module | None":
@@ -68,6 +60,8 @@ def _candidates(source: UserModule, spec: LoadSpec) -> Sequence[Factory]:
     """Return what may build the module: one function or class, or all classes of modules if none is named."""
     import torch
 
+    if not source.path.is_file():
+        raise LoadFailed(f"{spec.path.name} holds only weights: {missing_module(spec.folder)}")
     name = spec.config.parameters.get("MODULE", BUILD)
     factory: Factory | None = getattr(source.module, name, None)
     modules = [cls for cls in own_classes(source.module) if issubclass(cls, torch.nn.Module)]

@@ -24,7 +24,7 @@ from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch import safe_load
 from pilotlight_predictor.backends.torch.derived_signature import Signature, derive, sample_config
 from pilotlight_predictor.backends.torch.forward_signature import Argument
-from pilotlight_predictor.backends.torch.module_factory import build_early, build_module, module_file
+from pilotlight_predictor.backends.torch.module_factory import build_early, build_module
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS, device_tensors
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
@@ -71,7 +71,14 @@ def load_module(spec: LoadSpec) -> LoadedModule:
     kind = file_kind(spec.path)
     if kind == "torchscript":
         return _torchscript(spec)
-    return _exported(spec) if kind == "export" else _load_weights_file(spec, kind)
+    if kind == "export":
+        return _exported(spec)
+    source = UserModule(spec.folder / "model.py", spec.model_dir)
+    try:
+        return _load_weights_file(spec, kind, source)
+    except BaseException:
+        source.close()
+        raise
 
 
 def file_kind(path: Path) -> Kind:
@@ -173,26 +180,19 @@ def _exported(spec: LoadSpec) -> LoadedModule:
     return LoadedModule(program.module(), signature.arguments, tensors, signature.batchable)
 
 
-def _load_weights_file(spec: LoadSpec, kind: Kind) -> LoadedModule:
+def _load_weights_file(spec: LoadSpec, kind: Kind, source: UserModule) -> LoadedModule:
     """Load safetensors, a state dict or a pickled module; the first two with the module that model.py builds."""
     import torch
 
-    source = UserModule(module_file(spec), spec.model_dir) if kind == "safetensors" else None
-    empty = build_early(source, spec) if source is not None else None
+    empty = build_early(source, spec) if kind == "safetensors" else None
     blocks = spec.prefetched.wait() if spec.prefetched is not None else []
-
-    def user_module(path: Path | None = None) -> UserModule:
-        nonlocal source
-        source = source or UserModule(path or module_file(spec), spec.model_dir)
-        return source
-
-    content = _safetensors(spec, blocks) if kind == "safetensors" else safe_load.load(spec, user_module)
+    content = _safetensors(spec, blocks) if kind == "safetensors" else safe_load.load(spec, source.pickled)
     content = unwrap_checkpoint(content)
     if isinstance(content, torch.nn.Module):
         module = content.to(str(spec.device))
     else:
         weights = _state_dict(content, spec.path, precision_dtype(spec.precision))
-        empty = empty if empty is not None else build_module(user_module(), spec, weights)
+        empty = empty if empty is not None else build_module(source, spec, weights)
         module = load_weights(empty, weights, str(spec.device), spec.path.name)
     compute = precision_dtype(spec.precision)
     if compute is None:  # float32 inputs are cast if all weights are half precision

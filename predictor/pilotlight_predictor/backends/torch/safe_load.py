@@ -7,18 +7,15 @@ import io
 import json
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any, Final
 
 from pilotlight.wire.model_formats import is_exported_program
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory
-from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.torch.forward_signature import Argument
-from pilotlight_predictor.backends.trusted_pickles import open_trusted, refusal
+from pilotlight_predictor.backends.trusted_pickles import Find, finding, open_trusted, refusal
 from pilotlight_predictor.core.tensors import TensorSpec
 from pilotlight_predictor.errors import LoadFailed
 
@@ -80,17 +77,17 @@ def _spec(name: str, value: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(name, datatype, tuple(int(size.get("as_int", -1)) for size in value["sizes"]))
 
 
-def load(spec: LoadSpec, source: Callable[[Path], UserModule]) -> Any:
+def load(spec: LoadSpec, own: Find) -> Any:
     """Read a file of torch.save: a state dict, or a whole module if the file is pinned.
 
-    `source` imports a Python file beside it, for classes of the module that are not installed.
+    `own` finds classes of the module that are not installed.
     """
     import torch
 
     if spec.path.name in spec.trusted_pickles:
-        with open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD) as file:
-            unpickling = _unpickling(spec, source)
-            return torch.load(file, map_location=str(spec.device), weights_only=False, pickle_module=unpickling)
+        trusted = open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD)
+        with trusted as file, finding(own, spec.path.name):
+            return torch.load(file, map_location=str(spec.device), weights_only=False)
     if mmap := zipfile.is_zipfile(spec.path):
         check_unpacked_memory(spec.path)
     try:
@@ -99,36 +96,6 @@ def load(spec: LoadSpec, source: Callable[[Path], UserModule]) -> Any:
         raise refusal(spec.path, _MORE, _INSTEAD) from None
     except (RuntimeError, EOFError, KeyError) as error:
         raise LoadFailed(f"{spec.path.name} is damaged or not a torch.save file: {error}") from error
-
-
-def _unpickling(spec: LoadSpec, source: Callable[[Path], UserModule]) -> ModuleType:
-    """Return a pickle module that finds classes in their modules beside the file, or in the model.py, where those of
-    the training script, `__main__.Net`, are."""
-
-    class Unpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            with suppress(ImportError, AttributeError):
-                if module != "__main__":  # ours is another one
-                    return super().find_class(module, name)
-            wanted = "model" if module == "__main__" else module
-            folder, top = spec.folder, wanted.partition(".")[0]
-            beside = next(
-                (path for path in (folder / "model.py", folder / f"{top}.py", folder / top) if path.exists()), None
-            )
-            code = source(beside) if beside is not None else None
-            for found in (code.sibling(wanted), code.module) if code is not None else ():
-                if hasattr(found, name):
-                    return getattr(found, name)
-            own = f"{wanted.replace('.', '/')}.py"
-            raise LoadFailed(
-                f"{spec.path.name} holds a whole module of the class {module}.{name}, which is not defined: put the "
-                f"{own} that defines {name} into the folder of {spec.path.name} and deploy again, or save its weights "
-                f"by torch.save(model.state_dict(), FILE)"
-            )
-
-    module = ModuleType("pilotlight_pickle")
-    module.__dict__.update({**vars(pickle), "__name__": "pilotlight_pickle", "Unpickler": Unpickler})
-    return module
 
 
 def load_exported(spec: LoadSpec) -> Any:

@@ -227,17 +227,18 @@ def test_equal_bytes_in_another_file_are_no_change(snapshots: ModelSnapshots, mo
     assert snapshots.serving_path(pin, str(model)) == str(model)
 
 
-def test_what_belongs_to_a_single_file_is_part_of_it(snapshots: ModelSnapshots, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["model.py", "model.pkl"])
+def test_what_belongs_to_a_single_file_is_part_of_it(snapshots: ModelSnapshots, tmp_path: Path, file: str) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
-    for name in ("model.py", "helper.py", "example.json", "model.weights", "notes.txt"):
+    for name in (file, "helper.py", "example.json", "model.weights", "notes.txt"):
         write(folder / name, name)
-    pin = snapshots.pin(str(folder / "model.py"), snapshot=True)
-    assert set(pin.files) == {"model.py", "helper.py", "example.json", "model.weights"}
-    served = Path(snapshots.serving_path(pin, str(folder / "model.py")))
+    pin = snapshots.pin(str(folder / file), snapshot=True)
+    assert set(pin.files) == {file, "helper.py", "example.json", "model.weights"}
+    served = Path(snapshots.serving_path(pin, str(folder / file)))
     assert (served.parent / "helper.py").read_text() == "helper.py"
     write(folder / "helper.py", "HELPER.PY")
-    assert snapshots.digest(str(folder / "model.py")).digest != pin.digest
+    assert snapshots.digest(str(folder / file)).digest != pin.digest
 
 
 @pytest.mark.long

@@ -151,6 +151,18 @@ def test_a_body_that_is_too_long_for_its_model_to_be_read_goes_to_its_own_addres
     play(case)
 
 
+def test_a_long_chat_with_the_one_model_of_a_service_keeps_its_tag() -> None:
+    async def case(bed: Bed) -> None:
+        stable, canary = await bed.origin(), await bed.origin()
+        backends = backend("llama-1", stable), backend("llama-2", canary, weight=0, tags=("canary",))
+        bed.publish(route("llama", *backends, models=("llama",)))
+        body = b'{"messages": ["%b"], "model": "llama@canary"}' % (b"x" * (2 << 20))  # as OpenAI's clients order it
+        assert (await bed.ask("POST", f"/llama{CHAT}", body)).status == 200
+        assert json.loads(canary.seen[0].body)["model"] == "llama"
+
+    play(case)
+
+
 def test_the_list_has_what_the_caller_may_call() -> None:
     async def case(bed: Bed) -> None:
         await models(bed)

@@ -159,8 +159,10 @@ class ModelRouting:
         route = request.prepared.route
         # A service at its own address may get a body as it is: most clients use its engine's name of the model.
         optional = route is not None and not route.route.adapters and self._field.name is None
-        alone = optional and route is not None and not route.route.models[1:]
-        too_long = request.buffered > (MAX_HELD_BODY if alone else MAX_BODY) or self._field.too_late
+        limit = MAX_BODY
+        if optional and route is not None and not route.route.models[1:]:  # its only model may have a tag, or a prefix
+            limit = MAX_USAGE_BODY if request.prepared.has_prompt else MAX_HELD_BODY
+        too_long = request.buffered > limit or self._field.too_late
         if too_long and not optional:
             request.cancel(TOO_LONG)
         elif crowded and not optional and not request.body_complete and (self._chunks or not self._field.done):

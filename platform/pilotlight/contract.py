@@ -54,6 +54,7 @@ ENV_MICROSERVICE: Final = f"{ENV_SETTINGS_PREFIX}MICROSERVICE"  # "true": answer
 ENV_MODEL_PATH: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PATH"  # path or URI of the model
 ENV_MODEL_PARAMETER: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PARAMETER"  # NAME=VALUE, as in config.pbtxt
 ENV_TRUST_PICKLE: Final = f"{ENV_SETTINGS_PREFIX}TRUST_PICKLE"  # FILE=SHA256 of pickles that may be loaded
+MODEL_PACKAGE: Final = "pilotlight_models"  # parent of the modules of Python models in a predictor
 ENV_MODEL_PINS: Final = f"{ENV_SETTINGS_PREFIX}MODEL_PINS"  # JSON: the content of a URI that may be loaded
 ENV_DYNAMIC_ADAPTERS: Final = "PILOTLIGHT_DYNAMIC_ADAPTERS"  # set: the control process loads adapters
 ENV_ADMIN_TOKEN_FILE: Final = "PILOTLIGHT_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable

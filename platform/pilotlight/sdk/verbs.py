@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 import msgspec
 
+from pilotlight.contract import MODEL_PACKAGE
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.sdk.model import options_of
 from pilotlight.sdk.model_folder import served_model, with_hint
@@ -174,11 +175,20 @@ def delete(name: str, *, missing_ok: bool = False, **options: "Unpack[WaitOption
     _call("delete", [name], {"ignore_not_found": missing_ok or None, **options})
 
 
+def _check_caller() -> None:
+    """Raise UsageError where a predictor imports the code that deploys: each replica would deploy again."""
+    caller = sys._getframe(3).f_globals  # of the verb
+    if caller["__name__"].startswith(f"{MODEL_PACKAGE}.") and caller["__spec__"]._initializing:
+        file = os.path.basename(caller["__file__"])
+        raise UsageError(f'{file} deploys when it is imported: put these lines under `if __name__ == "__main__":`')
+
+
 def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, Any]]:
     """Return the words of a command that name a model or documents, its standard input, and options of its own."""
     from pilotlight.wire.model_formats import name_for
     from platformctl.services import model_argument
 
+    _check_caller()
     named = [name] if name else []
     if isinstance(what, Mapping):
         return named, json.dumps(what), {"file": "-"}

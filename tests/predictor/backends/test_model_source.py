@@ -146,6 +146,14 @@ def test_pickles_that_a_model_reads_name_its_neighbours_and_for_their_script_its
     assert (failure.value.__cause__, failure.value.__suppress_context__) == (None, True)  # one line for its reader
 
 
+@pytest.mark.parametrize("verb", ["deploy(fn)", "deploy('other.onnx')", "canary('fn', fn)"])
+def test_a_model_that_deploys_when_it_is_imported_says_where_to_put_that(source: Write, verb: str) -> None:
+    text = f"import pilotlight\ndef fn(x): return x\ndef main(): pilotlight.{verb}\nmain()"
+    why = r"model\.py deploys when it is imported: put these lines under `if __name__ == \"__main__\":`"
+    with pytest.raises(LoadFailed, match=why):
+        loaded(source(text))
+
+
 def test_a_library_that_is_not_installed_is_named(source: Write) -> None:
     with pytest.raises(LoadFailed, match="the package 'no_such_library' is not installed; name it in"):
         loaded(source("import no_such_library"))

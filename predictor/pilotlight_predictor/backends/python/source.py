@@ -20,10 +20,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
+from pilotlight.contract import MODEL_PACKAGE
 from pilotlight_predictor.backends.trusted_pickles import finding
 from pilotlight_predictor.errors import LoadFailed, PredictorError
 
-_PARENT: Final = "pilotlight_models"
 _package_numbers = count(1)
 _MODULES: Final[dict[str, "UserModule"]] = {}  # by private package
 
@@ -42,7 +42,7 @@ class UserModule:
         self.path, self._on_close = path, on_close
         self._extra_modules = extra_modules or {}
         self._folders = list(dict.fromkeys([str(path.parent), str(model_dir)]))
-        self._package = f"{_PARENT}.n{next(_package_numbers)}"
+        self._package = f"{MODEL_PACKAGE}.n{next(_package_numbers)}"
         self._builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
         self._siblings: dict[str, bool] = {}
         self._users, self._lock = 1, threading.Lock()
@@ -101,7 +101,7 @@ class UserModule:
         return spec
 
     def _install(self) -> None:
-        parent = sys.modules.setdefault(_PARENT, ModuleType(_PARENT))
+        parent = sys.modules.setdefault(MODEL_PACKAGE, ModuleType(MODEL_PACKAGE))
         parent.__path__ = []
         package = ModuleType(self._package)
         package.__path__ = self._folders

@@ -74,6 +74,9 @@ class TritonPythonModel:
 }
 
 
+FIXED = "has a fixed batch dimension of 2: requests of other sizes are refused; export it with a dynamic one"
+
+
 @pytest.fixture
 def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with a model of several kinds."""
@@ -104,7 +107,7 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("hf://org/Some-Model", "Hugging Face model", "some-model"),
         ("no.onnx", "ONNX model", "no"),
         ("1.onnx", "ONNX model", "model-1"),
-        ("two.onnx", "ONNX model with a fixed batch dimension of 2: requests of other sizes are refused", "two"),
+        ("two.onnx", f"ONNX model\nnote: two.onnx {FIXED}", "two"),
         ("https://models.invalid/net.pt2", "exported PyTorch program", "net"),
     ],
 )
@@ -114,7 +117,7 @@ def test_a_model_is_named_for_what_it_is_and_planned(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     done = call("deploy", word, "--dry-run", "-o", "json")
     assert done.code == 0, done.err
-    assert done.err.startswith(f"{word}: {phrase}\n")
+    assert done.err.startswith(f"{word}: {phrase}")
     assert [each["name"] for each in json.loads(done.out)["services"]] == [service]
 
 
@@ -249,6 +252,31 @@ def test_a_python_model_without_anything_to_serve_is_refused_with_the_line_that_
         assert describe("./wines").name == "wines"
 
 
+@pytest.mark.parametrize(
+    ("code", "env", "sentence"),
+    [
+        ("import numpy\ndef predict(x):\nreturn x", "", "model.py:3 is not valid Python: expected an indented block"),
+        ("class Wine:\n    def score(self, x): return x", "", "defines neither a function predict nor a class with"),
+        (
+            CLASS,
+            "env: [{name: INFERENCE_MODEL_PARAMETER, value: class=My_Wine}]",
+            "has no class My_Wine; it has Doubler",
+        ),
+    ],
+)
+def test_code_that_cannot_be_served_is_refused_before_a_document_is_applied(
+    code: str, env: str, sentence: str, call: Call, folder: Path
+) -> None:
+    (folder / "wines").mkdir()
+    (folder / "wines" / "model.py").write_text(code)
+    model = f"{{modelFormat: {{name: python}}, storageUri: ./wines, {env}}}"
+    (folder / "wines.yaml").write_text(SERVICE.replace(SERVICE[SERVICE.index("{modelFormat") : -3], model))
+    done = call("deploy", "-f", "wines.yaml", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert f"{folder}/wines/model.py" in done.err
+    assert sentence in done.err
+
+
 def test_an_empty_folder_is_said_to_be_empty(call: Call, folder: Path) -> None:
     (folder / "nothing").mkdir()
     done = call("deploy", "./nothing", "--dry-run")
@@ -346,7 +374,7 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["code.py:Double"], 2, "code.py has no class Double; did you mean Doubler?"),
         (["two.py:Other"], 2, "two.py has no class Other; it has First, second"),
         (["two.py:Second"], 2, "two.py has no class Second; did you mean second?"),
-        (["broken.py:Model"], 2, "broken.py is not valid Python: '(' was never closed (broken.py, line 1)"),
+        (["broken.py:Model"], 2, "broken.py:1 is not valid Python: '(' was never closed"),
         (["cod.py:Doubler"], 2, "no such file or directory: cod.py; did you mean code.py?"),
         (["./mixed"], 2, "./mixed has a model (ONNX model) and a document (iris.yaml)"),
         (["flowers.onnx", "./chat"], 2, "a model is deployed alone"),

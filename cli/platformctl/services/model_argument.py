@@ -3,7 +3,6 @@
 `deploy` and `init` share the description of a model; scaffold.py makes a document of it.
 """
 
-import ast
 import io
 import os
 import re
@@ -16,9 +15,8 @@ from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.release.model_check import check_module, pins_of, untrusted_files, why_untrusted
+from pilotlight.release.model_check import check_code, check_module, pins_of, untrusted_files, why_untrusted
 from pilotlight.targets.table import EMBEDDED
-from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import (
     FORMATS,
     PICKLE_SUFFIXES,
@@ -30,15 +28,11 @@ from pilotlight.wire.model_formats import (
     model_name,
     split_object,
 )
-from pilotlight.wire.model_formats.onnx_inputs import fixed_batch
 from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
 
 Kind = Literal["name", "documents", "model"]
 _OBJECT: Final = re.compile(r"^[ \t]*\"?kind\"?[ \t]*:[ \t]*\"?[A-Z]", re.MULTILINE)
-_DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel"})
-_METHODS: Final = frozenset({"predict", "execute", "execute_batch", "__call__"})
 _HEAD: Final = 1 << 16  # of a file that may be a model in JSON
 
 
@@ -79,7 +73,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     path, name_of_class = split_object(word)
     if (local := "://" not in path) and not Path(path).exists():
         raise no_such_file(path)
-    detected = detect(_code(path) if name_of_class else Path(path)) if local else None
+    code = Path(path, "model.py") if name_of_class and os.path.isdir(path) else Path(path)
+    detected = detect(code) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
     own = detected.format if detected else None
     if local and not model_format and (folder := _hugging_face_folder(Path(path))) is not None:
@@ -100,21 +95,19 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         raise UsageError(f"{word} is of no known format; name it with --format: {names}")
     if detected is not None and known == own:
         check_module(word, detected)
-    if known and known.backend and known.suffixes and local and not detected:
-        _check_suffix(Path(path), known)
+    ambiguous = Path(path).suffix in (".json", ".txt")  # of several backends
+    if known and known.backend and known.suffixes and local and not detected and Path(path).is_file() and not ambiguous:
+        message = f"{Path(path).name}: our predictor knows a model of format {known.name} by its ending"
+        raise UsageError(message, f"rename it to {Path(path).with_suffix(known.suffixes[0]).name}")
     name = known.name if known else model_format
     phrase = detected.phrase if detected and not model_format else known.phrase if known else name
-    if detected and not model_format and name == "onnx" and (rows := fixed_batch(detected.file)):
-        phrase += f" with a fixed batch dimension of {rows}: requests of other sizes are refused"
     size = _size(Path(path).resolve()) if local else 0
     model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size)
-    if own and own.name == "python" and not name_of_class:
-        _check_served(path, model.name)
+    if local and (name_of_class or (own and own.name == "python")):
+        check_code(path, name_of_class)
     if name_of_class:
-        if local:
-            _check_class(_code(path), name_of_class)
         env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
-        described = f"{phrase}, {_kind_of(name_of_class)} {name_of_class}"
+        described = f"{phrase}, {'class' if name_of_class[0].isupper() else 'function'} {name_of_class}"
         model = replace(model, phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
 
@@ -138,58 +131,6 @@ def _hugging_face_folder(path: Path) -> Path | None:
         return None
     whole = detect(path.parent)
     return path.parent if whole is not None and whole.format.name == "huggingface" else None
-
-
-def _check_suffix(path: Path, known: ModelFormat) -> None:
-    """Raise UsageError for a file whose ending our predictor has no backend for; .json and .txt have several."""
-    if path.is_file() and path.suffix not in (".json", ".txt"):
-        message = f"{path.name}: our predictor knows a model of format {known.name} by its ending"
-        raise UsageError(message, f"rename it to {path.with_suffix(known.suffixes[0]).name}")
-
-
-def _check_served(path: str, name: str) -> None:
-    """Raise UsageError if a Python file, which is parsed and not run, has classes or functions but none to serve."""
-    file = _code(path)
-    try:
-        body = ast.parse(file.read_bytes(), file.name).body if file.is_file() else []
-    except (SyntaxError, ValueError):
-        return  # the predictor reports it
-    own = [node for node in body if isinstance(node, _DEFINITION) and node.name[0] != "_"]
-    classes = [node for node in own if isinstance(node, ast.ClassDef)]
-    able = any(n.bases or any(getattr(each, "name", "") in _METHODS for each in n.body) for n in classes)
-    able = able or any(node.name in _SERVED for node in own)
-    imports = any(isinstance(node, ast.ImportFrom) for node in body)  # perhaps of a predict
-    if own and not able and not imports:
-        word = shlex.quote(f"{path.rstrip('/')}:{own[0].name}")
-        path = path if path.endswith(".py") else f"{path.rstrip('/')}/{file.name}"
-        message = f"{path} defines neither a function predict nor a class with a method predict"
-        raise UsageError(message, f"name what to serve: platformctl deploy {word} --name {name}")
-
-
-def _code(path: str) -> Path:
-    return Path(path, "model.py") if os.path.isdir(path) else Path(path)
-
-
-def _check_class(path: Path, name: str) -> None:
-    """Raise UsageError if a Python file, which is parsed and not run, cannot have this class or function."""
-    try:
-        tree = ast.parse(path.read_bytes(), path.name)
-    except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{path.name} is not valid Python: {error}") from None
-    nodes = list(ast.walk(tree))
-    names = {node.name for node in nodes if isinstance(node, _DEFINITION)}
-    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    names |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
-    if name in names or "*" in names:
-        return
-    own = tuple(node.name for node in tree.body if isinstance(node, _DEFINITION) and node.name[0] != "_")
-    hint = f"; did you mean {own[0]}?" if len(own) == 1 else suggestion(name, own)
-    hint = hint or (f"; it has {', '.join(own)}" if own else "")
-    raise UsageError(f"{path.name} has no {_kind_of(name)} {name}{hint}")
-
-
-def _kind_of(name: str) -> str:
-    return "class" if name[0].isupper() else "function"
 
 
 def _by_uri(uri: str) -> ModelFormat | None:

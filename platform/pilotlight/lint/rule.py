@@ -183,8 +183,10 @@ class Rule:
         text = self.text
         if text.kinds and kind_of(part) not in text.kinds:
             return []
+        name, namespace = part.get("metadata", "name").text("?"), part.get("metadata", "namespace").text()
+        subject = f"{part.get('kind').text('?')} {namespace + '/' if namespace else ''}{name}"
         return [
-            Finding(self.id, text.severity, hit.location, hit.name, message, text.fix, object_text(part))
+            Finding(self.id, text.severity, hit.location, hit.name, message, text.fix, subject)
             for hit, message in self.check(part, context)
         ]
 
@@ -202,8 +204,3 @@ def _texts() -> dict[str, RuleText]:
 def kind_of(part: Part) -> str:
     kind, group = part.get("kind").text(), part.get("apiVersion").text().rpartition("/")[0]
     return KNATIVE if kind == "Service" and group == "serving.knative.dev" else kind
-
-
-def object_text(part: Part) -> str:
-    name, namespace = part.get("metadata", "name").text("?"), part.get("metadata", "namespace").text()
-    return f"{part.get('kind').text('?')} {namespace + '/' if namespace else ''}{name}"

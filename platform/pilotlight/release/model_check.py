@@ -1,16 +1,21 @@
 """Models that our predictor would refuse, checked before a release is applied.
 
-These are pickles, which it loads only by their SHA-256, and weights of torch without the class of their module.
+These are pickles, which it loads only by their SHA-256, weights of torch without the class of their module, and code
+that cannot be served.
 """
 
+import ast
 import hashlib
+import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.catalogue.adapter_files import ADAPTER_CONFIG
-from pilotlight.contract import ENV_SETTINGS_PREFIX, ENV_TRUST_PICKLE, trust_pickle_setting
+from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_SETTINGS_PREFIX, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import UsageError
+from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import (
     PICKLE_SUFFIXES,
     SKOPS_TYPES,
@@ -19,6 +24,7 @@ from pilotlight.wire.model_formats import (
     detect,
     holds_only_weights,
     missing_module,
+    model_name,
     pickle_files,
 )
 
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
 
 _PICKLE: Final = "is a pickle, which runs code of its author when it is loaded"
 _FLAGS: Final = ("--trust-pickle", "--config")  # by which a container may pin pickles itself
+_DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel"})
+_METHODS: Final = frozenset({"predict", "execute", "execute_batch", "__call__"})
 
 
 def pins_of(files: Iterable[Path]) -> str:
@@ -85,12 +94,56 @@ def check_module(subject: str, model: Detected) -> None:
         raise UsageError(f"{subject} holds only weights, without the class of their module", missing_module(folder))
 
 
+def check_code(path: str, served: str | None = "") -> None:
+    """Raise UsageError for a file, or the model.py of a folder, that is not valid or cannot have what is served.
+
+    `served` names a class or function; empty: one that the predictor finds by itself; None: anything.
+    """
+    file = path if path.endswith(".py") else f"{path.rstrip('/')}/model.py"
+    if not Path(file).is_file():
+        return
+    try:
+        tree = ast.parse(Path(file).read_bytes(), file)
+    except (SyntaxError, ValueError) as error:
+        place, reason = f"{file}:{getattr(error, 'lineno', 1)}", getattr(error, "msg", error)
+        raise UsageError(f"{place} is not valid Python: {reason}") from None
+    own = [node for node in tree.body if isinstance(node, _DEFINITION) and node.name[0] != "_"]
+    if served and not _may_have(tree, served):
+        names = [node.name for node in own]
+        hint = suggestion(served, names) or (f"; it has {', '.join(names)}" if names else "")
+        raise UsageError(f"{file} has no {'class' if served[0].isupper() else 'function'} {served}{hint}")
+    imports = any(isinstance(node, ast.ImportFrom) for node in tree.body)  # perhaps of a predict
+    if served == "" and own and not imports and not any(map(_is_served, own)):
+        message = f"{file} defines neither a function predict nor a class with a method predict"
+        word = shlex.quote(f"{path.rstrip('/')}:{own[0].name}")
+        raise UsageError(message, f"name what to serve: platformctl deploy {word} --name {model_name(path)}")
+
+
+def _is_served(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    methods = {getattr(each, "name", "") for each in node.body}
+    return node.name in _SERVED or (isinstance(node, ast.ClassDef) and bool(node.bases or methods & _METHODS))
+
+
+def _may_have(tree: ast.Module, name: str) -> bool:
+    """Whether a name is defined, assigned or imported anywhere, if only by `import *`."""
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {str(getattr(node, "asname", None) or getattr(node, "name", "")) for node in nodes}
+    return not names.isdisjoint((name, "*"))
+
+
 def check_model(path: str, workload: "Workload", service: "Service") -> None:
     """Raise UsageError for a model of this machine that the predictor of a workload would refuse."""
     model, subject = detect(Path(path)), _subject(service)
     if not workload.is_pilotlight or model is None or Path(path, ADAPTER_CONFIG).exists():
         return
     check_module(f"{subject}{Path(path).name}", model)
+    container = workload.template["spec"]["containers"][0]
+    parameters = (each.get("value") for each in container.get("env", ()) if each["name"] == ENV_MODEL_PARAMETER)
+    words = (*container.get("command", ()), *container.get("args", ()), *parameters)
+    named = re.search(r"\bclass=([^,\s]+)", " ".join(map(str, words)))
+    found = model.format.name == "python" and not Path(path, "config.pbtxt").exists()
+    check_code(path, named[1] if named else "" if found else None)
     if not (pickles := untrusted_files(Path(path))):
         return
     trusted, pins, name = _trusted(workload), pins_of(pickles), pickles[0].name

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from pilotlight.contract import LOCAL_CAPABILITIES
@@ -24,6 +25,8 @@ from pilotlight.release.plan_and_render import Documents, plan_documents
 from pilotlight.release.remote_pins import resolve_remote
 from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.messages import redact_uri
+from pilotlight.wire.model_formats import detect
+from pilotlight.wire.model_formats.batch_dimension import fixed_batch
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import Manifest, ObjectKey
@@ -62,6 +65,10 @@ def resolve_pins(
     """
     uris = check_models(documents, capabilities, here=models is not None)
     paths = {uri: local_path(uri) for uri in uris if is_local(uri)} if models is not None else {}
+    for path in paths.values():
+        if (model := detect(Path(path))) is not None and (rows := fixed_batch(model.file)):
+            message = f"{model.file.name} has a fixed batch dimension of {rows}: requests of other sizes are refused"
+            progress("Warning", f"{message}; export it with a dynamic one (dynamic_shapes)")
     pins = {uri: models.pin(path, mode, progress) for uri, path in paths.items() if models is not None}
     remote = [uri for uri in uris if scheme_of(uri) in REMOTE_SCHEMES]
     found: dict[str, ModelPin | str] = {

@@ -149,7 +149,8 @@ class InputValidator:
         if rows > self._max_rows:
             raise BadRequest(
                 f"inference request batch-size must be <= {self._max_rows} for '{self._model}',"
-                f" input '{name}' has {rows}"
+                f" input '{name}' has {rows}; send fewer rows, or raise max_batch_size of its config.pbtxt, without one"
+                " the setting INFERENCE_MAX_BATCH_SIZE"
             )
         return rows
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotlight.wire.model_formats import FORMATS, by_name, detect, find_format, only_model
-from pilotlight.wire.model_formats.onnx_inputs import fixed_batch
+from pilotlight.wire.model_formats.batch_dimension import fixed_batch
 
 UBJSON = b"{L\0\0\0\0\0\0\0\x07learner{L\0\0\0\0\0\0\0\nattributes{}"
 LIGHTGBM = b"tree\nversion=v4\nnum_class=3\n"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pilotlight.wire.model_formats.batch_dimension import fixed_batch
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.torch import backend, safe_load
 from pilotlight_predictor.core.requests import InferRequest
@@ -458,6 +459,14 @@ def test_an_exported_program_is_read_without_torch(exported: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
     assert safe_load.read_program(exported).batchable
+
+
+def test_a_fixed_batch_of_an_exported_program_is_read(exported: Path, tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(4, 3).eval(), (torch.zeros(2, 4),))
+    torch.export.save(program, tmp_path / "fixed.pt2")
+    (tmp_path / "cut.pt2").write_bytes(exported.read_bytes()[:100])
+    files = (tmp_path / "fixed.pt2", exported, tmp_path / "cut.pt2", tmp_path / "none.pt2")
+    assert [fixed_batch(file) for file in files] == [2, 0, 0, 0]
 
 
 def test_an_exported_program_takes_the_configured_names(exported: Path, spec: Any, config: Any) -> None:

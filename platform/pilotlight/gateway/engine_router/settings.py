@@ -56,7 +56,11 @@ class RouterSettings:
 
 def read(environ: Mapping[str, str]) -> RouterSettings:
     """Return the settings. Raises UsageError, which names the variable."""
-    graph = _read_graph(environ.get(f"{ENV_ROUTER_PREFIX}GRAPH", ""))
+    text = environ.get(f"{ENV_ROUTER_PREFIX}GRAPH")
+    try:
+        graph = read_graph(text) if text else {}
+    except ValueError as error:
+        raise UsageError(f"{ENV_ROUTER_PREFIX}GRAPH must be the nodes of an InferenceGraph as JSON: {error}") from None
     engine = environ.get(f"{ENV_ROUTER_PREFIX}ENGINE") or (environ.get(contract.ENV_SERVICE, "graph") if graph else "")
     strategy = environ.get(f"{ENV_ROUTER_PREFIX}STRATEGY") or "least_loaded"
     strategy = OLD_ROUTER_STRATEGIES.get(strategy, strategy)
@@ -85,10 +89,3 @@ def read(environ: Mapping[str, str]) -> RouterSettings:
         number(environ, f"{ENV_ROUTER_PREFIX}TIMEOUT_S", 300.0, 3600, 0.1),
         number(environ, f"{ENV_ROUTER_PREFIX}STEP_TIMEOUT_S", 0.0, 3600), environ.get(contract.ENV_GATEWAY_URL, ""),
     )  # fmt: skip
-
-
-def _read_graph(text: str) -> Graph:
-    try:
-        return read_graph(text) if text else {}
-    except ValueError as error:
-        raise UsageError(f"{ENV_ROUTER_PREFIX}GRAPH must be the nodes of an InferenceGraph as JSON: {error}") from None

@@ -115,10 +115,6 @@ def _volume(*, host: bool, files: bool) -> Callable[[PlanContext, Workload], str
     return field
 
 
-def _local_model(context: PlanContext, workload: Workload) -> str:
-    return location(context)[1] if any(is_local(uri) for uri in workload.model_uris) else ""
-
-
 def _fetched_model(context: PlanContext, workload: Workload) -> str:
     fetches = workload.template["spec"].get("initContainers") or ()
     return location(context)[1] if _is_foreign(workload) and fetches else ""
@@ -183,10 +179,6 @@ def _by_requests(*, rate: bool) -> Callable[[PlanContext, Workload], str]:
     return field
 
 
-def _by_usage(context: PlanContext, workload: Workload) -> str:
-    return _scaling_field(context) if workload.scaling.scaler in ("hpa", "knative-hpa") else ""
-
-
 def _split(context: PlanContext, _: Workload) -> str:
     if context.service.canaries:
         return "spec.canary"
@@ -216,14 +208,17 @@ def _access_rules(*, foreign: bool) -> Callable[[PlanContext, Workload], str]:
 # Each returns the path of the field that asks for a feature; empty: the workload does without.
 FIELDS: Final[Mapping[str, Callable[[PlanContext, Workload], str]]] = {
     "foreign": _foreign, "several_containers": _several_containers, "several_nodes": _several_nodes,
-    "local_model": _local_model, "fetched_model": _fetched_model, "host_path": _volume(host=True, files=False),
+    "local_model": lambda context, workload: location(context)[1] if any(map(is_local, workload.model_uris)) else "",
+    "fetched_model": _fetched_model, "host_path": _volume(host=True, files=False),
     "other_volume": _volume(host=False, files=False), "file_volume": _volume(host=False, files=True),
     "devices": _devices, "parking": _parking(foreign=False), "foreign_parking": _parking(foreign=True),
     "isolation": _annotation(ANNOTATION_ISOLATION),
     "scale_to_zero": _when("minReplicas", lambda workload: workload.scaling.min_replicas == 0),
     "several_replicas": _when("minReplicas", lambda workload: workload.scaling.min_replicas > 1),
     "by_concurrency": _by_requests(rate=False),
-    "by_rate": _by_requests(rate=True), "by_query": _by_query, "by_usage": _by_usage, "split": _split,
+    "by_rate": _by_requests(rate=True), "by_query": _by_query,
+    "by_usage": lambda context, work: _scaling_field(context) if work.scaling.scaler in ("hpa", "knative-hpa") else "",
+    "split": _split,
     "several_components": _several_components, "graph_services": _graph_services,
     "access_rules": _access_rules(foreign=False), "foreign_access_rules": _access_rules(foreign=True),
     "exposed": _annotation(ANNOTATION_EXPOSE),

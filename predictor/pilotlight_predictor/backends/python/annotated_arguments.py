@@ -14,9 +14,11 @@ from pilotlight_predictor.errors import BadRequest
 _TYPES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "str": ("BYTES", bytes.decode), "int": ("INT64", int), "float": ("FP64", float), "bool": ("BOOL", bool),
 }  # fmt: skip
-_SHAPES: Final[Mapping[str, Shape]] = {
-    **dict.fromkeys(_TYPES, (1,)), **{f"{several}[{one}]": (-1,) for several in ("list", "List") for one in _TYPES},
-}  # fmt: skip
+_ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any], Shape]]] = {
+    form.format(name): (*types, shape)
+    for form, shape in (("{}", (1,)), ("list[{}]", (-1,)), ("List[{}]", (-1,)))
+    for name, types in _TYPES.items()
+}
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -37,11 +39,11 @@ def declared(tree: ast.Module, served: str) -> tuple[TensorSpec, ...]:
 def _inputs(signature: ast.arguments, arguments: Sequence[ast.arg]) -> tuple[TensorSpec, ...]:
     kinds = [ast.unparse(each.annotation).strip("'") if each.annotation else "" for each in arguments]
     others = signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs
-    if others or not _SHAPES.keys() >= set(kinds):
+    if others or not _ARGUMENTS.keys() >= set(kinds):
         return ()
     required = len(arguments) - len(signature.defaults)
     return tuple(
-        TensorSpec(each.arg, _TYPES[_element(kind)][0], _SHAPES[kind], optional=index >= required)
+        TensorSpec(each.arg, _ARGUMENTS[kind][0], _ARGUMENTS[kind][2], optional=index >= required)
         for index, (each, kind) in enumerate(zip(arguments, kinds, strict=True))
     )
 
@@ -49,22 +51,18 @@ def _inputs(signature: ast.arguments, arguments: Sequence[ast.arg]) -> tuple[Ten
 def annotations(parameters: Sequence[inspect.Parameter]) -> list[tuple[str, str]]:
     """Return name and annotation of the parameters that get Python's values."""
     pairs = [(each.name, inspect.formatannotation(each.annotation).strip("'")) for each in parameters]
-    return [(name, annotation) for name, annotation in pairs if annotation in _SHAPES]
+    return [(name, annotation) for name, annotation in pairs if annotation in _ARGUMENTS]
 
 
 def convert(name: str, annotation: str, array: Array) -> Any:
     """Return the value or list of an input. Raise BadRequest if it has another type, or several values for one."""
-    kind, is_text = _element(annotation), array.dtype == object
-    if is_text != (kind == "str") or (annotation == kind and array.size != 1):
+    (datatype, read, shape), is_text = _ARGUMENTS[annotation], array.dtype == object
+    if is_text != (datatype == "BYTES") or (shape == (1,) and array.size != 1):
         given = f"{array.size} {'strings' if is_text else 'numbers'}"
-        fix = f"one {kind}; annotate it list[{kind}] for several" if annotation == kind else f"values of type {kind}"
-        raise BadRequest(f"input '{name}' has {given}, must be {fix}")
+        must = f"one {annotation}; annotate it list[{annotation}] for several" if shape == (1,) else annotation
+        raise BadRequest(f"input '{name}' has {given}, must be {must}")
     try:
-        values = [_TYPES[kind][1](item) for item in array.reshape(-1)]
+        values = [read(item) for item in array.reshape(-1)]
     except UnicodeDecodeError:
         raise BadRequest(f"input '{name}' has bytes that are not UTF-8; annotate it np.ndarray to take bytes") from None
-    return values[0] if annotation == kind else values
-
-
-def _element(annotation: str) -> str:
-    return annotation.rpartition("[")[2].rstrip("]")
+    return values[0] if shape == (1,) else values

@@ -104,10 +104,6 @@ class PrefillGraphs:
             message = f"prompts are read without CUDA graphs: the model cannot be captured ({first_line(error)})"
             log("graphs.failed", message, level="WARNING")
 
-    def drop_adapted(self) -> None:
-        """Drop the graphs that compute updates of adapters, whose tensors were replaced."""
-        self.graphs = {size: graph for size, graph in self.graphs.items() if not size.adapted}
-
     def _capture_size(self, size: PrefillSize) -> CapturedGraph:
         """Capture on a separate stream: the default stream cannot be captured."""
         import torch
@@ -187,7 +183,8 @@ class TextModel:
             return None
         if self._lora_version != self.lora.version:
             self._lora_version = self.lora.version
-            self._prefill_graphs.drop_adapted()
+            graphs = self._prefill_graphs.graphs  # those of adapters have their old tensors
+            self._prefill_graphs.graphs = {size: graph for size, graph in graphs.items() if not size.adapted}
         return self._prefill_graphs.run(prompt, adapter)
 
     def prefill_together(

@@ -144,7 +144,13 @@ def test_sizes_that_the_graph_cannot_join_are_the_clients_mistake(server: Runnin
     assert "the model rejects the input" in answer.error
 
 
-@pytest.mark.parametrize(("rows", "words"), [(0, "batch dimension must be at least 1"), (9, "batch-size must be <= 8")])
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (0, "batch dimension must be at least 1"),
+        (9, "<= 8 for 'add_sub', input 'a' has 9; send fewer rows, or raise max_batch_size"),
+    ],
+)
 def test_rows_outside_the_batch_size_are_refused(server: RunningServer, rows: int, words: str) -> None:
     tensors = [json_tensor(name, "FP32", [rows, 4], [1] * (4 * rows)) for name in "ab"]
     answer = server.infer("add_sub", {"inputs": tensors})

@@ -260,7 +260,8 @@ class Reconciler:
         if revision.verification == before:
             return
         failing = revision.verification == "failing"
-        revision.answer_failure = failure_reason(revision.name, self._last_error(run, revision)) if failing else ""
+        errors = (last_exception(logs.tail(replica.log)) for replica in replicas)
+        revision.answer_failure = failure_reason(revision.name, next(filter(None, errors), "")) if failing else ""
         self._state.mark_verification(run.key, revision)
         subject = f"Revision/{revision.name}"
         if revision.verification == "unverified":
@@ -269,11 +270,6 @@ class Reconciler:
             self.on_failing_answers(run, revision)
         elif before != "unknown":
             self.events.record(run.key, subject, "Verified", "its model has answered a request")
-
-    def _last_error(self, run: ServiceRun, revision: Revision) -> str:
-        """Return the last exception in the logs of the revision's ready replicas; empty: none is logged."""
-        errors = (last_exception(logs.tail(replica.log)) for replica in self._ready_replicas(run, revision))
-        return next(filter(None, errors), "")
 
     def _ready_replicas(self, run: ServiceRun, revision: Revision) -> list[Replica]:
         return [

@@ -18,13 +18,11 @@ from msgspec import json
 from pilotlight.errors import PlatformError
 from pilotlight.targets.target import Key
 
-
-def read_migrations(folder: Path) -> tuple[Sequence[str], ...]:
-    """Return the statements of each `N_NAME.sql`, in order."""
-    return tuple(file.read_text().strip().removesuffix(";").split(";\n") for file in sorted(folder.glob("*.sql")))
-
-
-MIGRATIONS: Final = read_migrations(Path(__file__).with_name("migrations"))  # `user_version` counts those of a file
+# Statements of each `N_NAME.sql`, in order; `user_version` counts those of a file.
+MIGRATIONS: Final[tuple[Sequence[str], ...]] = tuple(
+    file.read_text().strip().removesuffix(";").split(";\n")
+    for file in sorted(Path(__file__).with_name("migrations").glob("*.sql"))
+)
 # Only one process writes; an external tool may hold a lock for a moment.
 BUSY_S: Final = 2.0
 CHECK_S: Final = 5.0  # for quick_check, which reads the whole file; a platform's state takes milliseconds

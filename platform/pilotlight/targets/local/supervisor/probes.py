@@ -99,13 +99,6 @@ def start_failed(startup: Probe | None, budget_s: float, last_reason: str) -> st
     return f"startup probe failed {startup.failure_threshold} times in {budget_s:g} s{reason}"
 
 
-def first_counter(probe: Probe | None, now: float, age_s: float = 0.0) -> ProbeCounter | None:
-    """Return a counter first due after the initial delay, which runs from the start of the process."""
-    if probe is None:
-        return None
-    return ProbeCounter(probe, now + max(0.0, probe.initial_delay_s - age_s))
-
-
 async def _await_startup(checks: Checks, observer: ReplicaObserver, began: float) -> bool:
     """Return whether it became ready; fails at once when the predictor reports `failed`."""
     first, ready = checks.startup, checks.readiness
@@ -171,8 +164,11 @@ async def _watch_readiness(checks: Checks, observer: ReplicaObserver, holds: boo
 
 
 async def _watch_liveness(checks: Checks, observer: ReplicaObserver, age_s: float) -> None:
-    count = first_counter(checks.liveness, monotonic(), age_s)
-    while count is not None:
+    if (probe := checks.liveness) is None:
+        return
+    # The initial delay runs from the start of the process.
+    count = ProbeCounter(probe, monotonic() + max(0.0, probe.initial_delay_s - age_s))
+    while True:
         await asyncio.sleep(count.due - monotonic())
         if count.record(await _passes(count.probe, checks.host), monotonic()):
             observer.on_liveness_failed(_failure_reason("liveness", count))

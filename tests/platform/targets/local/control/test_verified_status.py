@@ -9,6 +9,8 @@ from tests.platform.targets.local.runs import replica, revision_of
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.control.verification import unverified_message
 
+ADD = "send a request, or add an example.json beside its file, or by files= of @pilotlight.model"
+
 
 def unverified(**fields: Any) -> ServiceRun:
     run = single()
@@ -23,14 +25,14 @@ def unverified(**fields: Any) -> ServiceRun:
 def test_a_ready_service_whose_model_has_not_answered_is_ready_and_unverified_and_says_what_verifies_it() -> None:
     status = told(unverified(), replica())
     assert (status.phase, status.verified, status.revisions[0].verified) == ("Ready", False, False)
-    assert status.message == "its model has not answered yet: send a request, or put an example.json beside it"
+    assert status.message == "its model has not answered yet: " + ADD
     assert conditions(status)["Ready"] == "True"
     assert [each.reason for each in status.conditions if each.type == "Ready"] == ["Unverified"]
 
 
 def test_a_model_that_rejects_zeros_of_its_declared_inputs_says_why() -> None:
     message = told(unverified(warmup_failure="x must be positive"), replica()).message
-    assert message == "its model rejected zeros (x must be positive): send a request, or put an example.json beside it"
+    assert message == "its model rejected zeros (x must be positive): " + ADD
 
 
 @pytest.mark.parametrize("known", ["verified", "unknown"])

@@ -241,6 +241,8 @@ def _main_container(
     own_fields = {key: value for key, value in choice.container.items() if key not in ("ports", *PROBES)}
     resources = decide_resources(context, log)
     shm = shared_memory(own_fields, bool(quantities.gpu_count(choice.container)))[1]
+    # A folder: a mounted file would not follow changes of its Secret.
+    access = {"name": names.ACCESS_VOLUME, "mountPath": names.ACCESS_DIR, "readOnly": True}
     base: dict[str, Json] = {
         "image": image(context, log),
         "env": [
@@ -252,7 +254,7 @@ def _main_container(
             # 64 MiB of /dev/shm where no volume is mounted.
             *[{"name": "TMPDIR", "value": SHM_PATH}] * _needs_no_volumes(context, storage),
         ],
-        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage), *_access_mount(context)],
+        "volumeMounts": [*storage.mounts, *shm, *_scratch_mount(context, storage), *[access] * context.enforces_access],
     }
     if choice.gateway:
         base |= {"command": list(router.COMMAND)}
@@ -308,12 +310,6 @@ def _scratch_mount(context: PlanContext, storage: ModelStorage) -> list[dict[str
     if not context.choice.is_pilotlight or _needs_no_volumes(context, storage):
         return []
     return [{"name": SCRATCH, "mountPath": "/tmp"}]  # noqa: S108
-
-
-def _access_mount(context: PlanContext) -> list[dict[str, Json]]:
-    """Mount the access rules as a folder: a mounted file would not follow changes of its Secret."""
-    mount = {"name": names.ACCESS_VOLUME, "mountPath": names.ACCESS_DIR, "readOnly": True}
-    return [mount] if context.enforces_access else []
 
 
 def _needs_no_volumes(context: PlanContext, storage: ModelStorage) -> bool:

@@ -34,7 +34,7 @@ WAYS = [
     (ome("onnode", FOREIGN), "node directory"),
     (ome("onnode"), "in process"),
     (kserve(), "in process"),
-    (kserve(uri="/models/iris.onnx"), "in place"),
+    (kserve(uri="/models/iris.onnx"), "local path"),
     (kserve(FOREIGN), "init container"),
     (kserve(FOREIGN, uri="pvc://models/iris"), "volume claim"),
     (kserve(uri="oci://registry/model:1"), "image volume"),

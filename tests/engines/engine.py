@@ -165,8 +165,10 @@ class Engine:
         running, waiting, first, whole = self.METRICS
         labels = f'model_name="{self.served}"'
         waits = self.arrived - self.running
-        lines = [f"{running}{{{labels}}} {self.running}", f"{waiting}{{{labels}}} {waits}"]
+        numbers = {running: self.running, waiting: waits}
+        lines = [line for name, n in numbers.items() for line in (f"# TYPE {name} gauge", f"{name}{{{labels}}} {n}")]
         for name, timed in ((first, self._first_tokens), (whole, self._latencies)):
+            lines.append(f"# TYPE {name} histogram")
             for edge in (0.1, 0.5, 2.0, float("inf")):
                 count = sum(seconds <= edge for seconds in timed)
                 lines.append(f'{name}_bucket{{{labels},le="{edge if edge < 10 else "+Inf"}"}} {count}')

@@ -22,15 +22,7 @@ RULES: Final = (
 LEADER_RULES: Final = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": [*READ, "create", "update", "patch"]},
 )
-# Metrics of engines other than vLLM, by a word of their container.
-METRICS: Final = {
-    "sglang": (
-        "--total-queued-requests-metric=sglang:num_queue_reqs",
-        "--total-running-requests-metric=sglang:num_running_reqs",
-        "--kv-cache-usage-percentage-metric=sglang:token_usage",
-        "--cache-info-metric=sglang:cache_config_info",
-    )
-}
+LABEL_ENGINE: Final = "inference.networking.k8s.io/engine-type"  # whose metrics a pod has; vLLM's without it
 SECURITY: Final = {
     "allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
@@ -42,6 +34,12 @@ def objects_of(plan: Plan) -> list[Json]:
     picker = plan.endpoint_picker
     backends = http_routes.backends_of(plan) if picker is not None else []
     return [document for work, _ in backends for document in _pool(plan, work, picker)] if picker else []
+
+
+def pod_labels(plan: Plan, work: Workload) -> dict[str, str]:
+    """Return the label by which the picker reads the metrics of SGLang."""
+    is_sglang = plan.endpoint_picker is not None and "sglang" in str(work.template["spec"]["containers"][0])
+    return {LABEL_ENGINE: "sglang"} if is_sglang else {}
 
 
 def _pool(plan: Plan, work: Workload, picker: EndpointPicker) -> list[Json]:
@@ -76,8 +74,6 @@ def _picker(plan: Plan, work: Workload, name: str, picker: EndpointPicker) -> Js
     arguments += ["--zap-encoder=json", "--tracing=false", "--metrics-endpoint-auth=false"]
     arguments += [f"--config-text={picker.plugins}"] if picker.plugins else []
     arguments += ["--ha-enable-leader-election"] if several else []
-    command = str(work.template["spec"]["containers"][0])
-    arguments += [each for word, flags in METRICS.items() if word in command for each in flags]
     container = {
         "name": "epp",
         "ports": [{"name": "grpc", "containerPort": PORT}, {"name": "metrics", "containerPort": METRICS_PORT}],

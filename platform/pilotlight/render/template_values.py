@@ -91,8 +91,8 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
         "selector": http_routes.selector_of(work), "serviceSelector": http_routes.service_selector_of(work),
         "serviceLabels": http_routes.service_labels(plan, work),
         "headlessName": names.headless(work.name) if http_routes.is_headless(plan, work) else "",
-        "monitorSelector": names.selector(work.name), "template": _labelled(work, work.template),
-        "workerTemplate": _labelled(work, work.worker_template) if work.worker_template is not None else None,
+        "monitorSelector": names.selector(work.name), "template": _labelled(plan, work, work.template),
+        "workerTemplate": _labelled(plan, work, work.worker_template) if work.worker_template is not None else None,
         "groupSize": work.group_size, "replicas": work.replicas, "strategy": work.strategy,
         "progressDeadlineSeconds": work.progress_deadline_seconds, "containerConcurrency": work.container_concurrency,
         "timeoutSeconds": work.timeout_seconds, "traffic": http_routes.traffic_of(work),
@@ -105,12 +105,12 @@ def _workload(plan: Plan, work: Workload) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _labelled(work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
+def _labelled(plan: Plan, work: Workload, template: Mapping[str, Json]) -> dict[str, Json]:
     """Return the pod template with selector labels. Knative's is unchanged: its revision's name is its hash."""
     metadata = {key: value for key, value in template.get("metadata", {}).items() if value}
     own = names.selector(work.name) if work.mode != "serverless" else {}
     revision = {names.LABEL_REVISION: work.revision} if own and work.revision else {}
-    labels = {**metadata.get("labels", {}), **work.selector, **own, **revision}
+    labels = {**inference_pool.pod_labels(plan, work), **metadata.get("labels", {}), **work.selector, **own, **revision}
     return {"metadata": {**metadata, "labels": labels}, "spec": template.get("spec", {})}
 
 

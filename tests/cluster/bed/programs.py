@@ -70,6 +70,7 @@ PROGRAMS: Final = (
     Program("keda", "keda"),
     Program("lws", "lws", "sigs.k8s.io/lws/cmd"),
     Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    Program("epp", "epp", "sigs.k8s.io/gateway-api-inference-extension/cmd/epp"),
 )  # fmt: skip
 HYPERKUBE_NAMES: Final = (
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",

@@ -167,7 +167,7 @@ def test_an_inference_pool_takes_the_place_of_the_router_in_a_cluster_and_only_t
     assert pool["spec"]["endpointPickerRef"]["name"] == made["Service", "iris-engine-epp"]["metadata"]["name"]
     arguments = picker["spec"]["template"]["spec"]["containers"][0]["args"]
     assert {"--pool-name=iris-engine", "--ha-enable-leader-election"} <= set(arguments)
-    assert "--kv-cache-usage-percentage-metric=sglang:token_usage" in arguments, "vLLM's are the default"
+    assert pods["inference.networking.k8s.io/engine-type"] == "sglang", "the metrics of vLLM are the default"
     assert ("Deployment", "iris-router") not in made
     assert "inferencepools.inference.networking.k8s.io" in {each.name for each in planned(pooled()).requirements}
     ours = with_component(ome(), "router", config={"routing_strategy": "inference_pool"})

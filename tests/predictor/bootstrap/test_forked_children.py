@@ -86,6 +86,25 @@ def imported(child: Forked) -> list[str]:
     return [line.split("|")[-1].strip() for line in child.text().splitlines() if line.startswith("import time:")]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["torch-export", "skops"])
+def test_a_family_has_imported_what_reading_its_files_takes(family: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.skops"
+    if family == "torch-export":
+        torch = pytest.importorskip("torch")
+        model = tmp_path / "model.pt2"
+        torch.export.save(torch.export.export(torch.nn.Linear(4, 3).eval(), (torch.zeros(2, 4),)), model)
+    else:
+        from sklearn.linear_model import LogisticRegression
+        from skops.io import dump
+
+        dump(LogisticRegression().fit([[1.0], [2.0]], [0, 1]), model)
+    with RunningPilotLight(tmp_path, family, interpreter=("-X", "importtime")) as pilot:
+        child = pilot.fork("--model-path", str(model))
+        child.event("ready")
+        assert len(imported(child)) < 40, imported(child)
+
+
 def test_both_frontends_and_the_metrics_answer(pilot: RunningPilotLight, repository: str) -> None:
     child = pilot.fork("--model-repository", repository)
     child.event("ready")

@@ -33,7 +33,7 @@ START_DELAY_S: Final = 1.0
 MAX_FILES_SCANNED: Final = 200  # of a model's folder
 REPLY_S: Final = 10.0  # where a fork takes seconds, a fresh process takes longer still
 LOG: Final = logging.getLogger("pilotlight.supervisor")
-_FAMILIES: Final = ("torch", "sklearn", "python")  # the costliest to import first
+_FAMILIES: Final = ("torch-export", "torch", "skops", "sklearn", "python")  # the costliest to import first
 
 
 class ForkRequest(NamedTuple):
@@ -57,9 +57,9 @@ def _folder_family(folder: str) -> str:
 
 
 def _family(names: Iterable[str]) -> str:
-    """Return the family of the backends of files; empty: none."""
-    backends = {row.backend for name in names if (row := by_name(name)) is not None}
-    return min(backends & set(_FAMILIES), key=_FAMILIES.index, default="")
+    """Return the family of files by their formats, backends and endings; empty: none."""
+    keys = {key for name in names if (row := by_name(name)) for key in (row.name, row.backend, name.rpartition(".")[2])}
+    return min(keys & set(_FAMILIES), key=_FAMILIES.index, default="")
 
 
 def pilot_lights(home: Home, environ: Mapping[str, str] = os.environ) -> "PilotLights | None":

@@ -195,7 +195,9 @@ def test_pilot_lights_can_be_switched_off(tmp_path: Path) -> None:
     ("path", "family"),
     [
         ("/models/iris/model.onnx", "onnxruntime"),
-        ("s3://bucket/model.pt2", "torch"),
+        ("s3://bucket/model.pt2", "torch-export"),
+        ("/m/model.pt", "torch"),
+        ("/m/wine.skops", "skops"),
         ("/m/model.safetensors", "torch"),
         ("/m/model.py", "python"),
         ("/m/wine.joblib", "sklearn"),

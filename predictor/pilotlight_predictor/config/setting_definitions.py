@@ -169,7 +169,7 @@ class ModelSettings(SettingsGroup):
 
     path: str = setting("", TEXT, "--model-path --model-dir", "One model: a file, a directory or a URI.")
     name: str = setting(
-        "", TEXT, "--model-name", "Name under which --model-path is served; empty: derived from the path."
+        "", TEXT, "--model-name", "Name of --model-path; empty: of its file or folder, by `serve` as by `deploy`."
     )
     version: str = setting("latest", TEXT, "--model-version", "Version that --model-path is served as, or its label.")
     version_labels: Mapping[str, int] = setting(

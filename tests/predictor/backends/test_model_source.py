@@ -127,7 +127,11 @@ def test_a_failing_import_is_told_with_the_users_own_frames(source: Write) -> No
     ["pickle.load(file)", "pickle.loads(file.read())", "pickle.Unpickler(file).load()", "joblib.load(path)",
      "cloudpickle.load(file)", "pandas.read_pickle(path)"],
 )  # fmt: skip
-def test_pickles_that_a_model_reads_name_its_neighbours_and_for_their_script_itself(source: Write, read: str) -> None:
+def test_pickles_that_a_model_reads_name_its_neighbours_and_for_their_script_itself(
+    source: Write, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "cloudpickle"]:
+        monkeypatch.delitem(sys.modules, name)  # it has the functions of pickle of its import, after ours in a server
     text = (
         "import pickle\nimport cloudpickle, joblib, pandas\nfrom pathlib import Path\nfrom words import Word\n"
         "class Own: ...\npath = Path(__file__).with_name('m.pkl')\n"

@@ -101,7 +101,9 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         raise UsageError(message, f"rename it to {Path(path).with_suffix(known.suffixes[0]).name}")
     name = known.name if known else model_format
     phrase = detected.phrase if detected and not model_format else known.phrase if known else name
-    size = _size(Path(path).resolve()) if local else 0
+    real = Path(path).resolve()
+    files = () if not local else real.rglob("*") if real.is_dir() else (real,)
+    size = sum(each.stat().st_size for each in files if each.is_file())
     model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size)
     if local and (name_of_class or (own and own.name == "python")):
         check_code(path, name_of_class)
@@ -187,11 +189,6 @@ def pickle_warning(model: scaffold.Model) -> str:
     if not model.pickle or not model.ours or ENV_TRUST_PICKLE in model.env:
         return ""
     return f"{model.pickle} {model.untrusted}"
-
-
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(each.stat().st_size for each in files if each.is_file())
 
 
 def seen_from(uri: str, file: str) -> str:

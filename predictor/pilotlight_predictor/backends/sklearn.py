@@ -119,13 +119,14 @@ def _read_skops(spec: LoadSpec) -> Any:
         with open_trusted(spec.path, spec.trusted_pickles, what, "save it in another format, such as ONNX") as file:
             return io.loads(file.read(), trusted=untrusted)
     estimator = io.loads(content, trusted=untrusted)
-    _check_trees(list(_parts(estimator)))
+    _check_arrays(list(_parts(estimator)))
     return estimator
 
 
-def _check_trees(parts: list[Any]) -> None:
+def _check_arrays(parts: list[Any]) -> None:
     """Raise ValueError for a tree whose indices lead out of its arrays or features: scikit-learn does not check them.
 
+    Nor does libsvm for support vectors, whose numbers it is given by other arrays.
     Nor does it for trees that are more than the outputs they add to. Trees of neighbours are made again from their
     points, which takes as long as the fit.
     """
@@ -141,6 +142,8 @@ def _check_trees(parts: list[Any]) -> None:
             members = [*np.ravel(getattr(part, "estimators_", ())), *([part] if hasattr(part, "tree_") else [])]
             if not all(_is_sound(each.tree_, min(width, each.n_features_in_)) for each in members):
                 raise ValueError(f"a tree of its {type(part).__name__} has indices that are out of range")
+        elif type(part).__module__ == "sklearn.svm._classes" and hasattr(part, "support_") and not _fit_together(part):
+            raise ValueError(f"arrays of its {type(part).__name__} do not fit each other")
     for part in parts:
         if hasattr(part, "_raw_predict_init") and hasattr(part, "estimators_"):  # last, since it runs other parts
             outputs = part._raw_predict_init(np.zeros((1, part.n_features_in_))).shape[1]
@@ -159,6 +162,19 @@ def _is_sound(tree: Any, width: int) -> bool:
     behind = (children > np.arange(tree.node_count)[inner]) & (children < tree.node_count)
     features = tree.feature[inner]
     return bool(behind.all() and (features >= 0).all() and (features < width).all())
+
+
+def _fit_together(machine: Any) -> bool:
+    """Whether the arrays of a support vector machine have the lengths that libsvm reads; those of scipy need a pin."""
+    support, counts = machine.support_, machine._n_support
+    pairs = len(counts) * (len(counts) - 1) // 2
+    within = machine.support_vectors_.shape == (len(support), machine.n_features_in_)
+    if callable(machine.kernel) or machine.kernel == "precomputed":  # rows of the kernel are read by their indices
+        within = ((support >= 0) & (support < machine.shape_fit_[0])).all()
+    if machine._impl in ("c_svc", "nu_svc"):
+        within = within and counts.sum() == len(support) and counts.min() >= 0
+    shapes = (len(machine._intercept_), machine._dual_coef_.shape) == (pairs, (len(counts) - 1, len(support)))
+    return bool(within and shapes and {len(machine._probA), len(machine._probB)} <= {0, pairs} and not machine._sparse)
 
 
 def _log_version_skew(spec: LoadSpec, skew: list[Any]) -> None:

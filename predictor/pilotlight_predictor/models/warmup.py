@@ -125,18 +125,15 @@ def run_warmups(
             raise LoadFailed(reason) from cause_of(problem)
     if not plan.requests:
         return WarmupResult(False)
-    example = plan.requests[0] if _is_short(plan.requests[0]) else None
+    first_request = plan.requests[0]
+    strings = (tensor.array for tensor in first_request.inputs.values() if tensor.array.dtype == object)
+    size = size_of(first_request.inputs) + sum(len(item) for array in strings for item in array.flat)
+    example = first_request if size + len(str(first_request.document or "")) <= SHORT else None
     if not instances[0].quick:
         return WarmupResult(True, example=example)
     # Samples of model_warmup may be large batches.
     sample = zero_request(config) if config.warmups else plan.requests[0]
     return WarmupResult(True, measure(instances[0], sample), example)
-
-
-def _is_short(request: InferRequest) -> bool:
-    arrays = [tensor.array for tensor in request.inputs.values()]
-    texts = sum(len(item) for array in arrays if array.dtype == object for item in array.flat)
-    return size_of(request.inputs) + texts + len(str(request.document or "")) <= SHORT
 
 
 def cause_of(error: Exception) -> Exception:

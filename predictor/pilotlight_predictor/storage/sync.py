@@ -54,7 +54,9 @@ class _RepositorySync:
         self._directory = directory
         self._options = options
         self._progress = progress
-        self._state = dict(_read_state(directory, location.redacted))
+        state = read_json(directory / STATE)
+        known = state.get("uri") == location.redacted  # else each model is fetched and replaced
+        self._state = {path: etag if known else "" for path, etag in state.get("entries", {}).items()}
 
     def run(self) -> bool:
         store, contents = open_and_list(self._location, self._options)
@@ -109,12 +111,6 @@ class _RepositorySync:
         fresh = self._directory / f"{STATE}.next"
         fresh.write_text(json.dumps({"uri": self._location.redacted, "entries": self._state}))
         fresh.replace(self._directory / STATE)
-
-
-def _read_state(directory: Path, redacted: str) -> SyncState:
-    """Return the state; for another URI with empty identities, so that each model is fetched and replaced."""
-    state = read_json(directory / STATE)
-    return {path: etag if state["uri"] == redacted else "" for path, etag in state.get("entries", {}).items()}
 
 
 def _top_level(path: str) -> str:

@@ -346,6 +346,34 @@ def test_crafted_trees_of_skops_are_refused(tmp_path: Path, data: Any, craft: An
         sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
 
 
+@pytest.mark.parametrize("kernel", ["rbf", "precomputed"])
+@pytest.mark.parametrize("kind", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"])
+def test_support_vectors_of_skops_are_served_unless_their_arrays_do_not_fit(
+    tmp_path: Path, data: Any, kind: str, kernel: str
+) -> None:
+    from sklearn import svm
+    from skops import io
+
+    x = data.x @ data.x.T if kernel == "precomputed" else data.x
+    path, machine = tmp_path / "model.skops", getattr(svm, kind)(kernel=kernel).fit(x, data.y)
+    io.dump(machine, path)
+    loaded = sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+    assert answer(loaded, x=x[:9]) == {"predict": machine.predict(x[:9]).tolist()}
+    support, counts = machine.support_, machine._n_support
+    shifted = counts + np.array([1 << 29, -(1 << 29), *counts[2:] * 0], counts.dtype)
+    crafted: list[dict[str, Any]] = [
+        {"_n_support": shifted, "_impl": "c_svc"}, {"_dual_coef_": machine._dual_coef_[:, :1].copy()},
+        {"_intercept_": machine._intercept_[:0]}, {"_probA": np.zeros(len(counts) + 3)}, {"_sparse": True},
+        {"support_": support + (1 << 20)} if kernel == "precomputed" else {"support_vectors_": np.zeros((1, 4))},
+    ]  # fmt: skip
+    for fields in crafted:
+        changed = copy.deepcopy(machine)
+        vars(changed).update(fields)
+        io.dump(changed, path)
+        with pytest.raises(LoadFailed, match=f"arrays of its {kind} do not fit each other"):
+            sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+
+
 def test_a_forest_refuses_the_rows_of_a_step_that_have_too_few_features(tmp_path: Path, data: Any) -> None:
     from sklearn.decomposition import PCA
     from sklearn.ensemble import RandomForestClassifier

@@ -127,7 +127,10 @@ async def rank(
         queries = queries * (count if can.ranks else 1)
 
     def encode(rows: Array, tokens: int) -> list[Buffer]:
-        scores = rows.ravel() if can.ranks else _cosines(rows, len(queries))
+        scores = rows.ravel()
+        if not can.ranks:  # cosines
+            unit = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
+            scores = (unit[: len(queries)] * unit[len(queries) :]).sum(1)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return join_pieces(document_pieces(body.document(served.name, scores.astype(float).tolist(), usage)))
 
@@ -136,12 +139,6 @@ async def rank(
         return await infer_texts(server, request, served, {query: queries, document: documents}, output, encode)
     assert can.embeds is not None
     return await infer_texts(server, request, served, {can.embeds[0]: queries + documents}, can.embeds[1], encode)
-
-
-def _cosines(vectors: Array, queries: int) -> Array:
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    cosines: Array = (unit[:queries] * unit[queries:]).sum(1)
-    return cosines
 
 
 def _ranked(scores: Sequence[float]) -> list[int]:

@@ -313,7 +313,7 @@ def test_weights_without_the_class_of_their_module_are_refused_before_a_start(ca
         assert f": {name} holds only weights, without the class of their module\n" in done.err
     (weights / "net.py").write_text("import torch\nclass Net(torch.nn.Module): ...\n")
     assert (
-        "net.py defines Net: if it is that class, put it with its imports into model.py\n"
+        "net.py defines Net: if it is that class, write `from net import Net` into a model.py beside it\n"
         in call("deploy", "weights/net.pt", "--dry-run").err
     )
     (weights / "net.py").rename(weights / "model.py")

@@ -17,7 +17,7 @@ from pilotlight.wire.model_formats import SKOPS_TYPES
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory, first_line, import_library
 from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
-from pilotlight_predictor.backends.trusted_pickles import Find, finding, open_trusted
+from pilotlight_predictor.backends.trusted_pickles import Find, find_named, finding, open_trusted
 from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.observability.logs import log
@@ -86,7 +86,8 @@ def read_estimator(spec: LoadSpec, own: Find) -> Any:
     """
     try:
         if spec.path.suffix == ".skops":
-            return _read_skops(spec)
+            with finding(own, spec.path.name):
+                return _read_skops(spec)
         import joblib
         from joblib.numpy_pickle_compat import NDArrayWrapper, ZNDArrayWrapper
 
@@ -109,8 +110,10 @@ def _refuse_file_of_array(wrapper: Any, unpickler: Any) -> NoReturn:
 def _read_skops(spec: LoadSpec) -> Any:
     try:
         from skops import io
+        from skops.io import _general, _utils
     except ImportError:
         raise LoadFailed(f"files of skops need the sklearn extra: {install_command('sklearn')}") from None
+    _general._import_obj = _utils._import_obj = partial(find_named, None)  # which would import `__main__`, too
     check_unpacked_memory(spec.path)
     content = spec.path.read_bytes()  # once: the types that are judged must be those that are loaded
     untrusted = io.get_untrusted_types(data=content)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
@@ -73,6 +74,10 @@ def _fix(pinned: str, module: str, name: str, problem: str) -> str:
         return f"which is not in the {top} here ({problem}): install the {top} that it was saved with"
     fix = f"put the {path}.py that defines it into {folder} and deploy that folder"
     return f"which is not here: {fix}, or install the package {top}"
+
+
+# For files that are no pickles and name classes too.
+find_named: Final = _find_class(lambda _, module, name: getattr(import_module(module), name))
 
 
 class _Unpickler(pickle.Unpickler):

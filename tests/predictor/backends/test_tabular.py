@@ -447,7 +447,7 @@ def double(x): return 2 * x
 """
 
 
-@pytest.mark.parametrize("library", ["joblib", "pickle", "cloudpickle"])
+@pytest.mark.parametrize("library", ["joblib", "pickle", "cloudpickle", "skops.io"])
 def test_own_classes_and_functions_are_found_in_the_modules_beside_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
@@ -459,13 +459,14 @@ def test_own_classes_and_functions_are_found_in_the_modules_beside_the_file(
         folder = tmp_path / str(shift)
         folder.mkdir()
         (folder / "feats.py").write_text(OWN.format(shift=shift))
-        with monkeypatch.context() as patch, (folder / "m.pkl").open("wb") as file:
+        path = folder / ("m.skops" if library == "skops.io" else "m.pkl")
+        with monkeypatch.context() as patch, path.open("wb") as file:
             patch.syspath_prepend(folder)
             feats = importlib.import_module("feats")
             model = make_pipeline(feats.Shift(), FunctionTransformer(feats.double))
             importlib.import_module(library).dump(model.fit(ROW), file)
         del sys.modules["feats"]
-        loaded.append(sklearn.load(pinned(folder / "m.pkl")))
+        loaded.append(sklearn.load(pinned(path)))
     assert [answer(each, x=[[1.0]]) for each in loaded] == [{"transform": [[4.0]]}, {"transform": [[22.0]]}]
     for each in loaded:
         assert not each.quick
@@ -473,6 +474,19 @@ def test_own_classes_and_functions_are_found_in_the_modules_beside_the_file(
     loaded.clear()
     gc.collect()
     assert not {name for name in set(sys.modules) - before if "feats" in name}
+
+
+def test_a_class_of_a_script_in_skops_is_not_taken_from_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sklearn.base import BaseEstimator
+    from skops import io
+
+    own = type("Own", (BaseEstimator,), {"__module__": "__main__", "predict": lambda self, x: x})
+    monkeypatch.setattr("__main__.Own", own, raising=False)
+    io.dump(own(), path := tmp_path / "m.skops")
+    with pytest.raises(LoadFailed, match=r"^m\.skops needs __main__\.Own, of the script that saved it: define"):
+        sklearn.load(pinned(path))
 
 
 @pytest.mark.parametrize("suffix", ["json", "ubj"])

@@ -163,13 +163,13 @@ PARTS = """
 """
 
 
-@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+@pytest.mark.parametrize(("suffix", "text"), [("pt", PARTS), ("safetensors", PARTS), ("pt", "from net import *")])
 def test_of_several_module_classes_the_one_with_the_names_of_the_weights_is_built(
-    source: Any, spec: Any, suffix: str
+    source: Any, spec: Any, suffix: str, text: str
 ) -> None:
     from safetensors.torch import save_file
 
-    file = source(PARTS).parent / f"model.{suffix}"
+    file = source(text, net=PARTS).parent / f"model.{suffix}"
     (torch.save if suffix == "pt" else save_file)({"layer.weight": torch.full((4,), 2.0)}, file)
     np.testing.assert_allclose(answer(spec(file), x=X), 2 * X)
 
@@ -208,9 +208,8 @@ def test_weights_beside_a_module_in_another_file_ask_to_rename_it(tmp_path: Path
     (tmp_path / "broken.py").write_text("def")
     (tmp_path / "net.py").write_text("import torch\nclass Net(torch.nn.Module): ...\n")
     torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
-    with pytest.raises(
-        LoadFailed, match=r"holds only weights: net\.py defines Net: if it is that class, put it with its imports"
-    ):
+    hint = r"holds only weights: net\.py defines Net: if it is that class, write `from net import Net` into a model\.py"
+    with pytest.raises(LoadFailed, match=hint):
         backend.load(spec(tmp_path / "model.pt"))
 
 

@@ -57,7 +57,8 @@ def missing_module(folder: Path) -> str:
     """Return what to do about weights whose folder has no model.py; a class of a module in another file is named."""
     for file in sorted(folder.glob("*.py")):
         if names := _module_classes(file):
-            return f"{file.name} defines {', '.join(names)}: if it is that class, put it with its imports into model.py"
+            fix = f"write `from {file.stem} import {names[0]}` into a model.py beside it"
+            return f"{file.name} defines {', '.join(names)}: if it is that class, {fix}"
     return (
         "put a model.py next to it with the class of the module, or with build() -> torch.nn.Module, or save the whole "
         "model by torch.export.save"

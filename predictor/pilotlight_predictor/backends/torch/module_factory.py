@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pilotlight.wire.model_formats import missing_module
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.backends.python.source import UserModule, import_reason, own_classes, trim_traceback
+from pilotlight_predictor.backends.python.source import UserModule, import_reason, trim_traceback
 from pilotlight_predictor.errors import LoadFailed, PredictorError
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def _candidates(source: UserModule, spec: LoadSpec) -> Sequence[Factory]:
         raise LoadFailed(f"{spec.path.name} holds only weights: {missing_module(spec.folder)}")
     name = spec.config.parameters.get("MODULE", BUILD)
     factory: Factory | None = getattr(source.module, name, None)
-    modules = [cls for cls in own_classes(source.module) if issubclass(cls, torch.nn.Module)]
+    found = (each for each in vars(source.module).values() if isinstance(each, type))
+    package = source.module.__name__.rpartition(".")[0] + "."  # also of the modules beside it
+    modules = [cls for cls in found if issubclass(cls, torch.nn.Module) and cls.__module__.startswith(package)]
     if factory is None and name == BUILD and modules:
         return modules
     if not callable(factory):

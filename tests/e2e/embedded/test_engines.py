@@ -192,6 +192,8 @@ def test_a_canary_of_an_engine_is_sent_completions_and_judged_by_what_the_gatewa
     platform.wait_phase("Ready", name=name)
     checks = (Check("error_rate", maximum=0.2), Check("p99_ms", maximum=60_000.0))
     policy = replace(POLICY, checks=checks, interval_s=0.2, compare="baseline", min_requests=20)
+    # On a busy machine twenty completions cannot settle whether one is slower than the other.
+    policy = replace(policy, on_inconclusive="pass", inconclusive_limit=5)
     for value, phase in (("", "Promoted"), ("1", "RolledBack")):
         env = f"env: [{{name: ENGINE_BROKEN, value: '{value}'}}], modelFormat"
         request = platform.release_request(document.replace("modelFormat", env))

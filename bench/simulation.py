@@ -269,14 +269,16 @@ def predicted_again(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the Markdown table of a result: measured, predicted, error."""
+    """Return the Markdown table of a result: median and range of the runs, prediction, its error from the median."""
     titles = {"cold_starts": "cold starts", "replica_seconds": "replica-seconds", "p50": "p50, s", "p99": "p99, s"}
     lines = ["| trace | requests | " + " | ".join(titles[name] for name in BARS) + " |", "|---|---" * 3 + "|"]
     for name, row in result["traces"].items():
         cells = []
         for each, bar in BARS.items():
             error = row["errors"][each]
-            text = f"{row['measured'][each]:.3g} → {row['predicted'][each]:.3g} ({error:+.0%})"
+            least, most = (f"{bound(run[each] for run in row['runs']):.3g}" for bound in (min, max))
+            spread = f" [{least}–{most}]" if least != most else ""
+            text = f"{row['measured'][each]:.3g}{spread} → {row['predicted'][each]:.3g} ({error:+.0%})"
             cells.append(text if abs(error) <= bar else f"**{text}**")
         held = " (held out)" if row["held_out"] else ""
         lines.append(f"| {name}{held} | {row['predicted']['requests']:.0f} | " + " | ".join(cells) + " |")
@@ -343,7 +345,7 @@ def on_cluster(names: Sequence[str], runs: int, *, keep: bool) -> int:
         print(f"bench: {cluster}", file=sys.stderr)
         return 1
     machine = describe()
-    modes = run(cluster, names, runs)
+    modes = run(cluster, names, runs, int(machine["cores"]))
     date = datetime.now(UTC).isoformat(timespec="seconds")
     machine["load_after"] = load_average()
     result = {

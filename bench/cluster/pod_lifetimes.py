@@ -4,7 +4,7 @@ A pod is a replica from its creation to its deletion, as in a simulation; the AP
 when it is heard of.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -35,6 +35,16 @@ def lifetimes(events: Iterable[PodEvent]) -> list[Lifetime]:
             deleted.setdefault(event.name, event.at)
     pods = [Lifetime(name, at, deleted.get(name, float("inf"))) for name, at in created.items()]
     return sorted(pods, key=lambda pod: pod.created)
+
+
+def listed(events: Iterable[PodEvent], names: Collection[str], now: float) -> list[PodEvent]:
+    """Return the events by which a list of all pods differs from those that were heard of."""
+    known = {pod.name: pod.deleted for pod in lifetimes(events)}
+    ended = [name for name, deleted in known.items() if deleted == float("inf") and name not in names]
+    return [
+        *(PodEvent(now, "ADDED", name) for name in names if name not in known),
+        *(PodEvent(now, "DELETED", name) for name in ended),
+    ]
 
 
 def usage(pods: Sequence[Lifetime], begin: float, seconds: float) -> Mapping[str, float]:

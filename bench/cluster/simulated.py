@@ -1,7 +1,7 @@
 """The traces of bench/simulation.py on Knative, and on raw Deployments with KEDA, of the cluster of KUBECONFIG.
 
-Both modes get each trace at the same time: the model sleeps, so that they do not disturb each other. Six traces, three
-runs each, take about 50 minutes.
+Both modes get each trace in turns, so that only one starts pods: a mode's pods end while the other has the trace. Six
+traces, three runs each, take about 50 minutes.
 """
 
 import asyncio
@@ -9,23 +9,26 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
+from urllib.request import Request, urlopen
 
 import numpy as np
 from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, seconds_until
 from tests.cluster.real_helm import require_gateway
 
-from bench.cluster.pod_lifetimes import PodEvent, lifetimes, usage
+from bench.cluster.pod_lifetimes import PodEvent, lifetimes, listed, usage
 from bench.cluster.scalers import BEHAVIOR, HURRY, KEDA, hurry
 from bench.cluster.subjects import REQUESTS, deploy_documents
 from bench.simulation import BARS, LEAD_S, MODEL, Figures, compare, latency_figures, replay, trace_of
+from pilotlight.contract import METRIC_PROCESS_CPU
 from pilotlight.k8s.manifest import Manifest
 from pilotlight.release.plan_and_render import Sources, plan_documents, read
 from pilotlight.simulation.scenario import Scenario, scenario_of
@@ -48,7 +51,7 @@ PATH: Final = f"/v2/models/{SERVICE}/infer"
 MOUNTED: Final = "/models/nap"
 STARTS: Final = 5  # from which the profile has its cold starts
 REST_S: Final = 180.0
-SEEDS: Final = 9
+SEEDS: Final = 101
 WATCH_S: Final = 5  # after which a watch begins again, so that it can end
 
 
@@ -111,7 +114,7 @@ def deployed(cluster: Cluster, mode: str) -> Iterator[Subject]:
 
 @contextmanager
 def watched(cluster: Cluster, namespace: str) -> Iterator[list[PodEvent]]:
-    """Listen to the pods of a namespace; a connection that ends or is lost is continued where it was."""
+    """Listen to the pods of a namespace. Each watch begins with a list: pods may have ended since the last one."""
     from kubernetes import client, watch
     from urllib3.exceptions import HTTPError
 
@@ -121,7 +124,12 @@ def watched(cluster: Cluster, namespace: str) -> Iterator[list[PodEvent]]:
     def listen() -> None:
         while not stopped.is_set():
             try:
-                for event in stream.stream(api.list_namespaced_pod, namespace, timeout_seconds=WATCH_S):
+                found = api.list_namespaced_pod(namespace)
+                events.extend(listed(events, {pod.metadata.name for pod in found.items}, time.monotonic()))
+                since = found.metadata.resource_version
+                for event in stream.stream(
+                    api.list_namespaced_pod, namespace, resource_version=since, timeout_seconds=WATCH_S
+                ):
                     events.append(PodEvent(time.monotonic(), event["type"], event["object"].metadata.name))
             except (HTTPError, client.ApiException) as error:
                 print(f"watch on pods: {error!r}", file=sys.stderr, flush=True)
@@ -137,79 +145,87 @@ def watched(cluster: Cluster, namespace: str) -> Iterator[list[PodEvent]]:
         thread.join()
 
 
-def rest(subjects: Sequence[Subject]) -> None:
-    for subject in subjects:
-        seconds_until(partial(_idle, subject), f"{subject.mode} at zero", REST_S)
+def rest(subject: Subject) -> None:
+    seconds_until(partial(_idle, subject), f"{subject.mode} at zero", REST_S)
 
 
 def _idle(subject: Subject) -> bool:
     return not any(pod.deleted == float("inf") for pod in lifetimes(subject.events))
 
 
-async def _together(calls: Iterable[Coroutine[Any, Any, list[float]]]) -> list[list[float]]:
-    return await asyncio.gather(*calls)
-
-
-def measured(subjects: Sequence[Subject], trace: Trace) -> dict[str, Figures]:
-    """Replay a trace against all subjects at once, each at zero; return the figures by mode."""
-    rest(subjects)
+def measured(subject: Subject, trace: Trace) -> Figures:
+    """Replay a trace against a subject at zero; return the figures."""
+    rest(subject)
     begin = time.monotonic() + LEAD_S
-    replays = (replay(each.url, trace, each.headers) for each in subjects)
-    found = {}
-    for subject, latencies in zip(subjects, asyncio.run(_together(replays)), strict=True):
-        pods = usage(lifetimes(subject.events), begin, trace.seconds)
-        found[subject.mode] = {**pods, **latency_figures(latencies)}
-    return found
+    latencies = asyncio.run(replay(subject.url, trace, subject.headers))
+    return {**usage(lifetimes(subject.events), begin, trace.seconds), **latency_figures(latencies)}
 
 
 def profiles(subjects: Sequence[Subject]) -> dict[str, Profile]:
-    """Measure each subject at zero, STARTS times: a request that waits for a cold start, and one after it."""
-    pairs: dict[str, list[list[float]]] = {subject.mode: [] for subject in subjects}
+    """Measure each subject at zero, STARTS times: a request that waits for a cold start, one after it, and the CPU."""
+    starts: dict[str, list[MeasuredStart]] = {subject.mode: [] for subject in subjects}
     for number in range(STARTS):
-        rest(subjects)
-        print(f"cold start {number + 1} of {STARTS}", file=sys.stderr, flush=True)
-        for subject, pair in zip(subjects, asyncio.run(_together(map(_cold_and_warm, subjects))), strict=True):
-            pairs[subject.mode].append(pair)
-    return {mode: profile(each) for mode, each in pairs.items()}
+        for subject in subjects:
+            rest(subject)
+            print(f"cold start {number + 1} of {STARTS}: {subject.mode}", file=sys.stderr, flush=True)
+            starts[subject.mode].append(measured_start(subject))
+    return {mode: profile(each) for mode, each in starts.items()}
 
 
-async def _cold_and_warm(subject: Subject) -> list[float]:
+class MeasuredStart(NamedTuple):
+    """Seconds of a request that waits for a cold start and of the one after it, CPU time of the process until then."""
+
+    cold_s: float
+    warm_s: float
+    cpu_s: float
+
+
+def measured_start(subject: Subject) -> MeasuredStart:
     single = Trace(np.zeros(1))
-    return [(await replay(subject.url, single, subject.headers))[0] for _ in range(2)]
+    cold, warm = (asyncio.run(replay(subject.url, single, subject.headers))[0] for _ in range(2))
+    request = Request(subject.url.removesuffix(PATH) + "/metrics", headers=dict(subject.headers))
+    with urlopen(request, timeout=REST_S) as response:
+        page = response.read().decode()
+    (cpu,) = (line.split()[1] for line in page.splitlines() if line.startswith(f"{METRIC_PROCESS_CPU} "))
+    return MeasuredStart(cold, warm, float(cpu))
 
 
-def profile(pairs: Sequence[Sequence[float]]) -> Profile:
-    """Return the profile of seconds in pairs: of a request that waits for a cold start, and of the one after it."""
-    warm = tuple(round(after, 4) for _, after in pairs)
-    starts = tuple(round(max(0.0, cold - median(warm)), 4) for cold, _ in pairs)
-    return Profile(ServiceTimes(warm), {"process": ColdStart({"total": starts})})
+def profile(measured_starts: Sequence[MeasuredStart]) -> Profile:
+    """Return the profile of these starts: each took what its request took longer than one after a start."""
+    warm = tuple(round(each.warm_s, 4) for each in measured_starts)
+    starts = tuple(round(max(0.0, each.cold_s - median(warm)), 4) for each in measured_starts)
+    cpu_s = round(median(each.cpu_s for each in measured_starts), 4)
+    return Profile(ServiceTimes(warm), {"process": ColdStart({"total": starts}, cpu_s)})
 
 
-def predicted(mode: str, measured_profile: Profile, trace: Trace) -> Figures:
+def predicted(mode: str, cores: int, measured_profile: Profile, trace: Trace) -> Figures:
     """Return what the simulation says of the same requests, document and profile: medians over SEEDS.
 
     A seed decides which of the measured cold starts comes when, and when the autoscaler's clock ticks.
     """
     with TemporaryDirectory() as folder:
-        simulated = scenario(mode, Path(folder))
+        simulated = replace(scenario(mode, Path(folder)), cores=cores)
     figures = [simulate(simulated, measured_profile, trace, seed=seed).figures() for seed in range(SEEDS)]
     return {name: float(median(each[name] for each in figures)) for name in (*BARS, "requests")}
 
 
 def predicted_again(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result with what the simulation predicts now, from the profiles and for the runs that it has."""
-    modes = {}
+    modes, cores = {}, int(result["machine"]["cores"])
     with TemporaryDirectory() as folder:
         for mode, each in result["modes"].items():
             file = Path(folder) / "profile.json"
             file.write_text(json.dumps(each["profile"]))
             runs = {name: row["runs"] for name, row in each["traces"].items()}
-            modes[mode] = {**each, "traces": compare(runs, partial(predicted, mode, read_profile(file)))}
+            modes[mode] = {**each, "traces": compare(runs, partial(predicted, mode, cores, read_profile(file)))}
     return {**result, "modes": modes}
 
 
-def run(cluster: Cluster, names: Sequence[str], runs: int) -> dict[str, Any]:
-    """Return profile and traces of each mode. A run with a failed request is reported, and left out."""
+def run(cluster: Cluster, names: Sequence[str], runs: int, cores: int) -> dict[str, Any]:
+    """Return profile and traces of each mode. A run with a failed request is reported, and left out.
+
+    A trace that is named twice has twice the runs. `cores`: of the node.
+    """
     require_gateway(cluster)
     with ExitStack() as stack:
         subjects = [stack.enter_context(deployed(cluster, mode)) for mode in MODES]
@@ -217,17 +233,19 @@ def run(cluster: Cluster, names: Sequence[str], runs: int) -> dict[str, Any]:
         repeated: dict[str, dict[str, list[Figures]]] = {mode: {name: [] for name in names} for mode in MODES}
         for number in range(runs):
             for name in names:
-                print(f"run {number + 1}: {name}", file=sys.stderr, flush=True)
-                try:
-                    for mode, figures in measured(subjects, trace_of(name)).items():
-                        repeated[mode][name].append(figures)
-                except (RuntimeError, OSError, AssertionError) as error:
-                    print(f"run {number + 1}: {name}: {error!r}", file=sys.stderr, flush=True)
+                for subject in subjects:
+                    try:
+                        figures = measured(subject, trace_of(name))
+                        repeated[subject.mode][name].append(figures)
+                        outcome = json.dumps(figures)
+                    except (ExceptionGroup, RuntimeError, OSError, AssertionError) as error:
+                        outcome = repr(error)
+                    print(f"run {number + 1}: {name}: {subject.mode}: {outcome}", file=sys.stderr, flush=True)
     return {
         mode: {
             "profile": found[mode].to_dict(),
             "traces": compare(
-                {name: each for name, each in traces.items() if each}, partial(predicted, mode, found[mode])
+                {name: each for name, each in traces.items() if each}, partial(predicted, mode, cores, found[mode])
             ),
         }
         for mode, traces in repeated.items()

@@ -101,7 +101,7 @@ class DocumentOptions:
         if find_models:
             missing = missing_models(documents.services, here=here)
             documents = replace(documents, problems=(*documents.problems, *missing))
-            check_models(documents, capabilities, here=here)
+            check_models(documents, capabilities, here=here, note=lambda text: output.note(f"note: {text}"))
         if pin is not None:
             documents = pin(documents, capabilities)
         planned = plan_documents(documents, capabilities, current)

@@ -106,6 +106,7 @@ METRIC_PARKED_MODELS: Final = "pilotlight_parked_models"
 METRIC_PARKED_BYTES: Final = "pilotlight_parked_bytes"
 METRIC_MODEL_WAKE: Final = "pilotlight_model_wake_seconds"
 METRIC_COLD_START: Final = "pilotlight_cold_start_seconds"
+METRIC_PROCESS_CPU: Final = "process_cpu_seconds_total"  # as Prometheus' client libraries name it
 METRIC_GATEWAY_WAITING: Final = "pilotlight_gateway_requests_waiting"
 METRIC_GATEWAY_IN_FLIGHT: Final = "pilotlight_gateway_requests_in_flight"
 METRIC_GATEWAY_DURATION: Final = "pilotlight_gateway_request_duration_seconds"

@@ -10,12 +10,13 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 from aiohttp import web
-from bench.cluster.pod_lifetimes import Lifetime, PodEvent, lifetimes, usage
+from bench.cluster.pod_lifetimes import Lifetime, PodEvent, lifetimes, listed, usage
 from bench.cluster.scalers import HURRY
 from bench.cluster.simulated import (
     MODES,
     PATH,
     WINDOW_S,
+    MeasuredStart,
     Subject,
     document,
     measured,
@@ -55,6 +56,12 @@ def test_a_pod_is_a_replica_from_its_creation_to_its_deletion() -> None:
     assert lifetimes(events) == [Lifetime("a", 1.0, 8.0), Lifetime("b", 5.0, float("inf"))]
 
 
+def test_a_list_tells_what_a_watch_has_missed() -> None:
+    events = [PodEvent(1.0, "ADDED", "a"), PodEvent(2.0, "ADDED", "b"), PodEvent(3.0, "DELETED", "b")]
+    assert listed(events, {"c"}, 5.0) == [PodEvent(5.0, "ADDED", "c"), PodEvent(5.0, "DELETED", "a")]
+    assert listed(events, {"a"}, 5.0) == []
+
+
 def test_only_what_falls_into_the_trace_counts() -> None:
     pods = [Lifetime("old", 0.0, 12.0), Lifetime("within", 15.0, 18.0), Lifetime("left", 25.0, float("inf"))]
     found = usage(pods, 10.0, 20.0)
@@ -63,9 +70,10 @@ def test_only_what_falls_into_the_trace_counts() -> None:
 
 
 def test_a_cold_start_is_what_its_request_took_longer() -> None:
-    found = profile([[5.25, 0.25], [6.25, 0.27], [0.2, 0.25]])
+    found = profile([MeasuredStart(5.25, 0.25, 0.8), MeasuredStart(6.25, 0.27, 0.9), MeasuredStart(0.2, 0.25, 0.7)])
     assert found.service_times.samples == (0.25, 0.27, 0.25)
     assert found.cold_starts["process"].totals == (5.0, 6.0, 0.0)
+    assert found.cold_starts["process"].cpu_s == 0.8
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -74,6 +82,7 @@ def test_the_simulated_cluster_has_the_settings_of_the_real_one(mode: str, tmp_p
     assert document(mode)["spec"]["predictor"]["maxReplicas"] == 4
     if mode == "knative":
         assert isinstance(simulated.scaling, Kpa)
+        assert simulated.activator
         assert (simulated.scaling.window_s, simulated.scaling.max_scale, simulated.drain_s) == (WINDOW_S, 4, 30.0)
     else:
         assert isinstance(simulated.scaling, Hpa)
@@ -88,7 +97,7 @@ def test_the_simulated_cluster_has_the_settings_of_the_real_one(mode: str, tmp_p
 @pytest.mark.parametrize("mode", MODES)
 def test_a_cluster_is_compared_as_the_platform_is(mode: str) -> None:
     def predict(trace: object) -> dict[str, float]:
-        return dict(predicted(mode, profile([[5.25, 0.25]] * 3), trace_of("sparse")))
+        return dict(predicted(mode, 2, profile([MeasuredStart(5.25, 0.25, 0.8)] * 3), trace_of("sparse")))
 
     figures = predict(None)
     assert figures["requests"] == trace_of("sparse").requests
@@ -99,6 +108,10 @@ def test_a_cluster_is_compared_as_the_platform_is(mode: str) -> None:
     page = cluster_tables({"modes": {mode: {"traces": exact}}})
     assert "(+0%)" in page
     assert "| sparse | 8 |" in page
+    assert "[" not in page
+    spread = compare({"sparse": [figures, figures, {**figures, "p50": 0.1}]}, predict)
+    p50 = f"{figures['p50']:.3g}"
+    assert f" {p50} [0.1–{p50}] → {p50} (+0%) |" in cluster_tables({"modes": {mode: {"traces": spread}}})
 
 
 class Api:
@@ -108,9 +121,13 @@ class Api:
 
     def __init__(self) -> None:
         self.pods: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.names: set[str] = set()
         self.calls = 0
 
-    async def watch(self, request: web.Request) -> web.StreamResponse:
+    async def list_or_watch(self, request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            items = [{"metadata": {"name": name}} for name in self.names]
+            return web.json_response({"apiVersion": "v1", "kind": "PodList", "items": items, "metadata": {}})
         response = web.StreamResponse()
         await response.prepare(request)
         end = asyncio.get_running_loop().time() + float(request.query["timeoutSeconds"])
@@ -127,12 +144,14 @@ class Api:
         assert request.headers["Host"] == "nap.bench.example"
         self.calls += 1
         if self.calls == 1:
+            self.names.add("nap-1")
             await self.pods.put(("ADDED", "nap-1"))
             await asyncio.sleep(self.START_S)
         await asyncio.sleep(self.SECONDS)
         return web.json_response({})
 
     async def zero(self, _: web.Request) -> web.Response:
+        self.names.remove("nap-1")
         await self.pods.put(("DELETED", "nap-1"))
         self.calls = 0
         return web.Response()
@@ -142,7 +161,7 @@ class Api:
 def api() -> Iterator[str]:
     made = Api()
     app = web.Application()
-    app.router.add_get("/api/v1/namespaces/bench/pods", made.watch)
+    app.router.add_get("/api/v1/namespaces/bench/pods", made.list_or_watch)
     app.router.add_post(PATH, made.infer)
     app.router.add_post("/zero", made.zero)
     with in_thread(app) as url:
@@ -159,7 +178,7 @@ def test_a_trace_is_measured_by_its_responses_and_the_pods_that_were_heard_of(ap
     trace = Trace(np.array([0.0, 1.0, 1.1]), duration=2.0)
     with watched(Cluster(kubeconfig, "kubectl", api, api, "example"), "bench") as events:
         subject = Subject("knative", api + PATH, {"Host": "nap.bench.example"}, events)
-        found = measured([subject], trace)["knative"]
+        found = measured(subject, trace)
         assert (found["cold_starts"], found["requests"]) == (1, 3)
         assert found["replica_seconds"] == pytest.approx(2.0, abs=0.3)
         assert found["p50"] < 0.5 < found["p99"]
@@ -168,10 +187,10 @@ def test_a_trace_is_measured_by_its_responses_and_the_pods_that_were_heard_of(ap
 
 
 def test_traces_are_short_enough_for_a_run_on_a_cluster_within_an_hour() -> None:
-    """Six traces, three runs, and the return to zero in between; both modes run at the same time."""
+    """Six traces, three runs of both modes in turns: one returns to zero while the other has its trace."""
     seconds = [trace_of(name).seconds for name in TRACES]
     assert max(seconds) <= 240
-    assert 3 * sum(each + 75 for each in seconds) <= 3600
+    assert 3 * len(MODES) * sum(each + 15 for each in seconds) <= 3600
 
 
 def test_the_published_prediction_is_that_of_this_simulation_and_within_its_bars() -> None:
@@ -182,15 +201,17 @@ def test_the_published_prediction_is_that_of_this_simulation_and_within_its_bars
 
 
 def test_the_published_prediction_for_a_cluster_is_that_of_this_simulation() -> None:
-    """No figure is off by more than half; replica-seconds, which vary least from run to run, by no more than 12.5 %."""
+    """No figure is off by more than 40 %; replica-seconds by no more than 12.5 % from one of the runs."""
     published = json.loads(newest_result(RESULTS, ON_CLUSTER).read_text())
     again = cluster_predicted_again(published)
     assert set(again["modes"]) == set(MODES)
     for mode, each in again["modes"].items():
         assert_same_predictions(each["traces"], published["modes"][mode]["traces"])
         for row in each["traces"].values():
-            assert all(abs(error) <= 0.5 for error in row["errors"].values())
-            assert abs(row["errors"]["replica_seconds"]) <= 0.125
+            assert all(abs(error) <= 0.4 for error in row["errors"].values())
+            assert any(
+                abs(row["predicted"]["replica_seconds"] / run["replica_seconds"] - 1) <= 0.125 for run in row["runs"]
+            )
 
 
 def assert_same_predictions(again: dict[str, Any], published: dict[str, Any]) -> None:

@@ -144,6 +144,7 @@ def test_cold_starts_of_a_deployed_service_are_measured(call: Call, at_home: Non
     assert done.code == 0, done.err
     phases = json.loads(done.out)["coldStarts"]["process"]
     assert len(phases["import"]) == len(phases["wake"]) == 3
+    assert 0.05 < phases["cpuSeconds"] < 60
     done = call("profile", "nap", "--from-metrics", "--write", str(profile))
     assert done.code != 0  # the copy had all requests
     assert "send it some" in done.err

@@ -70,6 +70,18 @@ def test_replicas_start_as_on_the_target(
     assert set(result["starts"]) == {"process"}
 
 
+def test_replicas_that_start_at_once_share_the_cores(call: Call, tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    start = {"process": {"total": [5.0], "cpuSeconds": 2.0}}
+    profile.write_text(json.dumps({"apiVersion": "pilotlight.dev/v1", "kind": "Profile", "coldStarts": start}))
+    at_once = 'metadata.annotations["autoscaling.knative.dev/activation-scale"]="2"'
+    given = ("simulate", *IRIS, *GIVEN[:2], "--profile", str(profile), "--set", at_once, "-o", "json")
+    shared, free = (each["held"]["p99"] for each in json.loads(call(*given, "--vary", "cores=1,2").out)["simulations"])
+    assert shared == pytest.approx(free + 2.0, abs=0.1)
+    [one] = json.loads(call(*given, "--cores", "1").out)["simulations"]
+    assert one["held"]["p99"] == shared
+
+
 def test_several_documents_are_told_apart_by_their_files(call: Call, tmp_path: Path) -> None:
     other = tmp_path / "warm.yaml"
     other.write_text(Path("examples/services/iris.yaml").read_text().replace("minReplicas: 0", "minReplicas: 1"))

@@ -54,7 +54,11 @@ class LanguageModel:
 
     def find(self) -> bool:
         """Return whether the server has a model that completes text."""
-        for name in self._names():
+        try:
+            names = self._client.models()
+        except FAILURES:
+            return False
+        for name in names:
             self._model = name
             try:
                 self.stream(WORDS[0], ANSWER[-1])
@@ -62,12 +66,6 @@ class LanguageModel:
                 continue
             return True
         return False
-
-    def _names(self) -> list[str]:
-        try:
-            return self._client.models()
-        except FAILURES:
-            return []
 
     def stream(self, words: int, tokens: int) -> Stream:
         """Complete a prompt with exactly so many tokens. Raise one of FAILURES."""

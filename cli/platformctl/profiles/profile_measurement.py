@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from pilotlight.contract import HEADER_COLD_START, METRIC_COLD_START, METRIC_REQUEST_DURATION
+from pilotlight.contract import HEADER_COLD_START, METRIC_COLD_START, METRIC_PROCESS_CPU, METRIC_REQUEST_DURATION
 from pilotlight.errors import PlatformError, TimedOut, UsageError
 from pilotlight.prometheus import histograms
 from pilotlight.prometheus.metric_queries import labels
@@ -204,8 +204,9 @@ def cold_start(target: Target, key: Key, measured: Measured, request: Request) -
     reply = measured.gateway.request("POST", request.path, request.body, request.headers, REQUEST_TIMEOUT_S)
     held_s = float(reply.headers.get(HEADER_COLD_START) or 1000 * reply.seconds) / 1000
     wait(lambda: newest(target.status(key)).ready > 0, f"{key[1]} to be ready")
-    revision = newest(target.status(key))
-    return start_kind(revision), phases_of(revision.cold_start, held_s)
+    status = target.status(key)
+    revision, (cpu,) = newest(status), query_page(target, status, (METRIC_PROCESS_CPU,))
+    return start_kind(revision), {**phases_of(revision.cold_start, held_s), "cpuSeconds": cpu[0].value if cpu else 0.0}
 
 
 def wait(reached: Callable[[], bool], what: str) -> None:
@@ -221,10 +222,12 @@ def grouped(starts: Sequence[tuple[Start, Mapping[str, float]]]) -> dict[Start, 
     kinds: dict[Start, list[Mapping[str, float]]] = {}
     for kind, phases in starts:
         kinds.setdefault(kind, []).append(phases)
-    return {
-        kind: ColdStart({name: tuple(each.get(name, 0.0) for each in rows) for name in {n: 0 for r in rows for n in r}})
+    samples = {
+        kind: {name: tuple(each.get(name, 0.0) for each in rows) for name in {n: 0 for r in rows for n in r}}
         for kind, rows in kinds.items()
     }
+    cpu_s = {kind: median(phases.pop("cpuSeconds", (0.0,))) for kind, phases in samples.items()}
+    return {kind: ColdStart(phases, cpu_s[kind]) for kind, phases in samples.items()}
 
 
 def from_metrics(target: Target, key: Key) -> tuple[ServiceTimes, dict[Start, ColdStart]]:

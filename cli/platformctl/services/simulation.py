@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pilotlight.release.plan_and_render import Planned
 
 # What --vary can change beside paths of the document.
-OWN_PATHS: Final = ("service-time", "parallel", "cold-start", "start", "gpus")
+OWN_PATHS: Final = ("service-time", "parallel", "cold-start", "start", "gpus", "cores")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class SimulationOptions:
     cold_start: tuple[str, ...]
     start: Start | None
     gpus: int | None
+    cores: int | None
     component: str
     prices: Path | None
     slo: str | None
@@ -63,6 +64,7 @@ OPTIONS: Final = (
     ),
     click.option("--start", type=click.Choice(STARTS[:2]), help="How replicas start (default: as on the target)."),
     click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs there are; more replicas have to wait."),
+    click.option("--cores", type=click.IntRange(1), metavar="N", help="Cores that replicas share while they start."),
     click.option("--component", default="", metavar="NAME", help="Component to simulate (default: the predictor)."),
     click.option(
         "--prices", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
@@ -126,6 +128,7 @@ class Study:
         manifests = planned.manifests()
         own = dict(variant)
         devices = int(own["gpus"]) if "gpus" in own else self.choices.gpus
+        cores = int(own["cores"]) if "cores" in own else self.choices.cores
         chosen_start: Start | None = own.get("start") or self.choices.start  # type: ignore[assignment]
         found = [
             scenario_of(plan, manifests, embedded=embedded, component=self.choices.component)
@@ -135,7 +138,7 @@ class Study:
         name = f"{Path(file).name} " if len(self.document_options.files) > 1 else ""
         return [
             replace(
-                each, name=f"{name}{each.name} {label(variant)}".strip(), devices=devices,
+                each, name=f"{name}{each.name} {label(variant)}".strip(), devices=devices, cores=cores,
                 start=chosen_start or ("pilot-light" if forks and each.is_pilotlight else "process"),
             )
             for each in found

@@ -19,28 +19,24 @@ class InvalidQuery(ValueError):
 
 def parse(query: str) -> Node:
     """Return the query's tree, without parentheses. Raise InvalidQuery."""
-    import promql_parser
+    import promql_parser as promql
 
     if len(query) > MAX_CHARACTERS:
         raise InvalidQuery(f"it has more than {MAX_CHARACTERS} characters")
     if len(_OPERATOR.findall(_TEXT.sub("", query))) > MAX_OPERATORS:
         raise InvalidQuery(f"it has more than {MAX_OPERATORS} operators and brackets")
     try:
-        tree = promql_parser.parse(_TEXT.sub(_without_raw, query))
+        tree = promql.parse(_TEXT.sub(_without_raw, query))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in Rust, as at [1e30], is no Exception
         raise InvalidQuery(str(error)[:100]) from error
-    return promql_parser.transform(tree, post_visit=_unwrapped)
+    return promql.transform(tree, post_visit=lambda node: node.expr if isinstance(node, promql.ParenExpr) else None)
 
 
 def _without_raw(text: re.Match[str]) -> str:
     """Quote a raw string, in which the parser would read escapes."""
     return json.dumps(text[0][1:-1], ensure_ascii=False) if text[0][0] == "`" else text[0]
-
-
-def _unwrapped(node: Node) -> Node:
-    return node.expr if kind(node) == "ParenExpr" else None
 
 
 def kind(node: Node) -> str:
@@ -49,8 +45,8 @@ def kind(node: Node) -> str:
 
 def nodes(tree: Node) -> list[Node]:
     """Return all nodes, each before those in it; a MatrixSelector is followed by its VectorSelector."""
-    import promql_parser
+    import promql_parser as promql
 
     found: list[Node] = []
-    promql_parser.walk(tree, found.append)
+    promql.walk(tree, found.append)
     return found

@@ -6,12 +6,15 @@ stations.py stands for the model in them.
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import inf
+from random import Random
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from pilotlight.gateway.control_link import Wake
@@ -73,14 +76,25 @@ class Request:
         self.engine.fail(self, "queue full" if "wait for" in str(error) else "timeout")
 
 
+class ActivatorBackend(LiveBackend):
+    """Queue of Knative's activator: without a limit of requests it picks the less loaded of two random replicas."""
+
+    def __init__(self, *arguments: Any, seed: int) -> None:
+        super().__init__(*arguments)
+        self._random = Random(seed)  # noqa: S311 - not for secrets
+
+    def _pick(self, request: Any, now: float) -> LiveReplica | None:
+        if self.config.concurrency or len(self.replicas) < 2:
+            return super()._pick(request, now)
+        return min(self._random.sample(self.replicas, 2), key=lambda replica: replica.in_flight)
+
+
 class Serving(NamedTuple):
     replica: SimulatedReplica
-    config: Replica
     station: Station
 
 
-@dataclass
-class Recording:
+class Recording(NamedTuple):
     """Times of answered requests, by order of their answers."""
 
     arrived: "array[float]"
@@ -90,10 +104,6 @@ class Recording:
     served: "array[float]"
     first_token: "array[float]"
 
-    @classmethod
-    def empty(cls) -> "Recording":
-        return cls(*(array("d") for _ in range(6)))
-
 
 class ExactEngine:
     def __init__(self, scenario: Scenario, profile: Profile, trace: Trace, seed: int) -> None:
@@ -102,7 +112,7 @@ class ExactEngine:
         self.end = trace.seconds
         rng = self._rng = np.random.default_rng(seed)
         self.failures: Counter[str] = Counter()
-        self.recording = Recording.empty()
+        self.recording = Recording(*(array("d") for _ in range(6)))
         self.cold_requests = 0
         self.serving: dict[str, Serving] = {}
         key = (scenario.namespace, scenario.name)
@@ -111,7 +121,8 @@ class ExactEngine:
             hold_limit=scenario.hold_limit,
         )  # fmt: skip
         clock = self.clock
-        self.backend = LiveBackend(key, self._config, self._on_wake, lambda: clock.now, BufferBudget())
+        backend = partial(ActivatorBackend, seed=seed) if scenario.activator else LiveBackend
+        self.backend = backend(key, self._config, self._on_wake, lambda: clock.now, BufferBudget())
         self._is_llm = profile.service_times.llm is not None
         self._first_tokens = 0  # that a scrape has had
         self.metrics = TriggerMetrics(scenario, trace.start, self._llm_load if self._is_llm else None)
@@ -125,7 +136,8 @@ class ExactEngine:
     def run(self) -> Simulation:
         arrivals: list[float] = self.trace.arrivals.tolist()
         clock, heap, backend = self.clock, self.clock.heap, self.backend
-        requests = self._requests(arrivals)
+        times = service_times(self.profile, self.trace, self._rng)
+        requests = self._llm_requests(arrivals) if self._is_llm else map(self.Request, arrivals, times)
         with clock.running():
             self.replica_set.begin(0.0)
             self._resume(0.0)
@@ -139,13 +151,6 @@ class ExactEngine:
                 clock.run_next()
             self.replica_set.close(max(clock.now, self.end))
         return self._result()
-
-    def _requests(self, arrivals: list[float]) -> Any:
-        trace, make = self.trace, self.Request
-        times = service_times(self.profile, trace, self._rng)
-        if not self._is_llm:
-            return map(make, arrivals, times)
-        return self._llm_requests(arrivals)
 
     def _llm_requests(self, arrivals: list[float]) -> Any:
         trace = self.trace
@@ -161,7 +166,8 @@ class ExactEngine:
     def _resume(self, now: float) -> None:
         if not self._ticking:
             self._ticking = True
-            self.clock.at(now + TICK_S, self._tick)
+            # The activator reports by a clock of its own.
+            self.clock.at(now + (self._rng.uniform(0, TICK_S) if self.scenario.activator else TICK_S), self._tick)
 
     def _tick(self, now: float, _: Any) -> None:
         backend, scenario = self.backend, self.scenario
@@ -170,7 +176,7 @@ class ExactEngine:
             self.replica_set.traffic.report(report, now)
         else:
             self.replica_set.traffic.in_flight = self.replica_set.traffic.waiting = 0
-        self.metrics.scrape(now, report, self.serving.values())
+        self.metrics.scrape(now, report, [each.station for each in self.serving.values()])
         busy = self.replica_set.tick(now)
         if (busy or backend.counts.load) and (now < self.end or self._remaining):
             self.clock.at(now + TICK_S, self._tick)
@@ -193,8 +199,7 @@ class ExactEngine:
         self.replica_set.wake(self.clock.now, wake.waiting)
 
     def _on_ready(self, replica: SimulatedReplica, now: float) -> None:
-        config = Replica(replica.id, 1)
-        self.serving[replica.id] = Serving(replica, config, self._station())
+        self.serving[replica.id] = Serving(replica, self._station())
         self._publish()
 
     def _on_retire(self, replica: SimulatedReplica, now: float) -> None:
@@ -204,12 +209,8 @@ class ExactEngine:
             del self.serving[replica.id]
 
     def _publish(self) -> None:
-        ready = tuple(each.config for each in self.serving.values() if each.replica.state == "ready")
-        config = Backend(
-            self._config.revision, self._config.workload, 100, ready, concurrency=self._config.concurrency,
-            hold_s=self._config.hold_s, hold_limit=self._config.hold_limit,
-        )  # fmt: skip
-        self.backend.update(config)
+        ready = tuple(Replica(name, 1) for name, each in self.serving.items() if each.replica.state == "ready")
+        self.backend.update(structs.replace(self._config, replicas=ready))
 
     def _station(self) -> Station:
         times, scenario, clock = self.profile.service_times, self.scenario, self.clock
@@ -257,14 +258,7 @@ class ExactEngine:
         self.cold_requests += request.cold
 
     def _result(self) -> Simulation:
-        recording = self.recording
-        latency, held, queued, served, first = (
-            np.frombuffer(values) if values else np.zeros(0)
-            for values in (
-                recording.latency, recording.held, recording.queued, recording.served, recording.first_token
-            )
-        )  # fmt: skip
-        arrived = np.frombuffer(recording.arrived) if recording.arrived else np.zeros(0)
+        arrived, latency, held, queued, served, first = map(np.asarray, self.recording)
         simulation = self.replica_set.simulation(
             "exact", histogram(latency), histogram(held[held > 0]), histogram(queued), histogram(served)
         )

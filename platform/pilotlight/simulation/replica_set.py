@@ -14,6 +14,7 @@ import numpy as np
 from pilotlight.simulation.result import LatencyHistogram, Simulation
 from pilotlight.simulation.scenario import Scenario
 from pilotlight.simulation.service_times import ColdStart, Profile, Start
+from pilotlight.simulation.stations import SharedStation
 from pilotlight.simulation.virtual_clock import VirtualClock
 from pilotlight.targets.local.control.service_state import TrafficLog, activation_replicas, min_replicas
 from pilotlight.targets.local.scaling import kpa
@@ -34,6 +35,7 @@ class SimulatedReplica:
     state: str = "pending"  # pending, starting, ready, draining, exited
     gpus: tuple[int | str, ...] = ()
     admitted_at: float = math.inf
+    loading_s: float = 0.0  # of its start beside the CPU time
     exists_until: float = 0.0  # at least, once it drains
     in_flight: int = 0
 
@@ -55,11 +57,6 @@ class Usage:
         if series and series[-1][0] == now:
             series.pop()
         series.append((now, count))
-
-    def add(self, replica: SimulatedReplica, held_gpus: int, now: float) -> None:
-        seconds = max(0.0, min(now, self.end) - replica.admitted_at)
-        self.replica_seconds += seconds
-        self.gpu_seconds += seconds * held_gpus
 
 
 class ReplicaSet:
@@ -94,6 +91,8 @@ class ReplicaSet:
         self._decides_at = self._phase_s
         self._number = 0
         self._gpus = [Gpu(index) for index in range(scenario.devices or 0)]
+        self._cpu_s = self._cold_start(scenario.start).cpu_s if scenario.cores else 0.0
+        self._cores = SharedStation(clock, self._loading, {scenario.cores or 1: (self._cpu_s,)}, rng)
 
     @property
     def active(self) -> list[SimulatedReplica]:
@@ -223,12 +222,20 @@ class ReplicaSet:
         kind: Start = "parked" if self.parked else self.scenario.start
         self.parked = False
         self.usage.starts[kind] += 1
-        self._clock.at(now + self._cold_start_s(kind), self._started, replica)
+        totals = self._cold_start(kind).totals
+        total_s = float(totals[self._rng.integers(len(totals))]) if len(totals) > 1 else totals[0]
+        if self._cpu_s and kind != "parked":
+            replica.loading_s = max(0.0, total_s - self._cpu_s)
+            self._cores.submit(replica, now)
+        else:
+            self._clock.at(now + total_s, self._started, replica)
 
-    def _cold_start_s(self, kind: Start) -> float:
-        measured: ColdStart | None = self._profile.cold_starts.get(kind) or self._profile.cold_starts.get("process")
-        totals = measured.totals if measured else (DEFAULT_COLD_START_S,)
-        return float(totals[self._rng.integers(len(totals))]) if len(totals) > 1 else totals[0]
+    def _cold_start(self, kind: Start) -> ColdStart:
+        known = self._profile.cold_starts
+        return known.get(kind) or known.get("process") or ColdStart({"total": (DEFAULT_COLD_START_S,)})
+
+    def _loading(self, replica: SimulatedReplica, now: float, _: str) -> None:
+        self._clock.at(now + replica.loading_s, self._started, replica)
 
     def _started(self, now: float, replica: SimulatedReplica) -> None:
         if replica.state == "starting":
@@ -254,8 +261,6 @@ class ReplicaSet:
             self.finished(now, replica)
 
     def _end(self, replica: SimulatedReplica, now: float) -> None:
-        if replica.state == "exited":
-            return
         self._count(replica, now)
         replica.state = "exited"
         self.replicas.remove(replica)
@@ -263,7 +268,9 @@ class ReplicaSet:
 
     def _count(self, replica: SimulatedReplica, now: float) -> None:
         held = len(replica.gpus) or (self.scenario.gpus if self.scenario.devices is None else 0)
-        self.usage.add(replica, held, now)
+        seconds = max(0.0, min(now, self.usage.end) - replica.admitted_at)
+        self.usage.replica_seconds += seconds
+        self.usage.gpu_seconds += seconds * held
 
     def simulation(
         self,

@@ -151,10 +151,9 @@ class Simulation:
         share = float(percent) / 100
         if part == "held_":
             return self._held_quantile(share)
-        if part == "ttft_":
-            return self.first_token.quantile(share) if self.first_token is not None else None
-        parts = {"": self.latency, "queued_": self.queued, "served_": self.served}
-        return parts[part].quantile(share)
+        parts = {"": self.latency, "queued_": self.queued, "served_": self.served, "ttft_": self.first_token}
+        histogram = parts[part]
+        return histogram.quantile(share) if histogram is not None else None
 
     def _held_quantile(self, share: float) -> float:
         """Return the quantile over all answered requests; those that did not wait were held for 0 s."""

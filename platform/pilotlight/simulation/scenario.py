@@ -49,7 +49,9 @@ class Scenario:
     is_pilotlight: bool = False  # our predictor, which a pilot light can fork
     start: Start = "process"
     devices: int | None = None  # GPUs there are; None: as many as replicas need
+    cores: int | None = None  # that starting replicas share; None: as many as they use
     notes: tuple[str, ...] = ()
+    activator: bool = False  # Knative's queues requests, in place of our gateway
     external_push: bool = False  # a trigger reads the requests of the moment, and each prolongs KEDA's cooldown
 
 
@@ -71,9 +73,9 @@ def scenario_of(
     scaled = ((each, _spec(each).get("scaleTargetRef") or {}) for each in documents if each.get("kind") in AUTOSCALERS)
     autoscaler = next((each for each, target in scaled if target.get("name") == workload.name), None)
     scaling, notes = _scaling(document, autoscaler)
-    serverless = isinstance(scaling, Kpa)
-    if isinstance(scaling, Kpa):
-        scaling = replace(scaling, grace_s=zero_grace_s if embedded else scaling.grace_s)
+    activator = isinstance(scaling, Kpa) and not embedded
+    if isinstance(scaling, Kpa) and embedded:
+        scaling = replace(scaling, grace_s=zero_grace_s)
     timeout = float(workload.timeout_seconds or DEFAULT_TIMEOUT_S)
     others = [each.name for each in plan.workloads if each.name != workload.name]
     if others:
@@ -84,14 +86,15 @@ def scenario_of(
     scenario = Scenario(
         workload.name, plan.namespace, workload.mode, scaling,
         tick_s=1.0 if embedded else cluster_tick,
-        drain_s=0.0 if embedded else DRAIN_S if serverless else float(workload.is_pilotlight * DRAIN_DELAY_S),
-        idle_drain_s=DRAIN_S if serverless and not embedded else 0.0,
+        drain_s=DRAIN_S if activator else 0.0 if embedded else float(workload.is_pilotlight * DRAIN_DELAY_S),
+        idle_drain_s=DRAIN_S if activator else 0.0,
         concurrency=workload.container_concurrency or 0,
         hold_s=min(timeout, float(workload.progress_deadline_seconds)),
-        hold_limit=ACTIVATOR_QUEUE if serverless and not embedded else HOLD_LIMIT,
+        hold_limit=ACTIVATOR_QUEUE if activator else HOLD_LIMIT,
         timeout_s=timeout,
         queue_limit=1024 if workload.is_pilotlight else 0,
         notes=notes,
+        activator=activator,
         external_push=not embedded and any(each.source == "requests" for each in metrics),
     )  # fmt: skip
     return _with_resources(scenario, workload)

@@ -52,9 +52,13 @@ class ServiceTimes:
 
 @dataclass(frozen=True)
 class ColdStart:
-    """Seconds of a start by phase, measured at several starts: entry i of every phase belongs to start i."""
+    """Seconds of a start by phase, measured at several starts: entry i of every phase belongs to start i.
+
+    `cpu_s`: CPU time that it takes, for which starts at once compete.
+    """
 
     phases: Mapping[str, Samples]
+    cpu_s: float = 0.0
 
     @property
     def totals(self) -> Samples:
@@ -99,7 +103,8 @@ class Profile:
                 "maxBatch": rates["max_batch"],
             }
         starts = {
-            name: {phase: list(s) for phase, s in start.phases.items()} for name, start in self.cold_starts.items()
+            name: {"cpuSeconds": start.cpu_s, **{phase: list(s) for phase, s in start.phases.items()}}
+            for name, start in self.cold_starts.items()
         }
         head = {"apiVersion": API_VERSION, "kind": KIND, "service": self.service, "measuredAt": self.measured_at}
         return {**head, "serviceTimes": written, "coldStarts": starts}
@@ -164,10 +169,12 @@ class _Reader:
     def _cold_start(self, phases: Json, name: str) -> ColdStart:
         if not isinstance(phases, Mapping) or not phases:
             raise self._error(f"coldStarts.{name}", "seconds by phase")
-        samples = {phase: self._samples(values, f"coldStarts.{name}.{phase}") for phase, values in phases.items()}
+        cpu_s = self._number(phases, "cpuSeconds", 0)
+        timed = {phase: values for phase, values in phases.items() if phase != "cpuSeconds"}
+        samples = {phase: self._samples(values, f"coldStarts.{name}.{phase}") for phase, values in timed.items()}
         if len({len(each) for each in samples.values()}) != 1 or not all(samples.values()):
             raise self._error(f"coldStarts.{name}", "as many seconds in each phase, one a start")
-        return ColdStart(samples)
+        return ColdStart(samples, cpu_s)
 
     def _by_size(self, values: Mapping[str, Json], name: str) -> dict[int, Samples]:
         table = self._mapping(values, name)

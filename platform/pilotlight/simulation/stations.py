@@ -3,7 +3,6 @@
 A station gets requests with `submit` and calls `done` for each. The batches are those of the predictor's batcher.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
@@ -310,13 +309,7 @@ class LlmStation:
 def interpolate(values: Mapping[int, float], size: int) -> float:
     """Return the value at a size: linear between measured ones, beyond them that of the nearest."""
     sizes = sorted(values)
-    if size <= sizes[0]:
-        return values[sizes[0]]
-    if size >= sizes[-1]:
-        return values[sizes[-1]]
-    index = bisect_left(sizes, size)
-    low, high = sizes[index - 1], sizes[index]
-    return values[low] + (values[high] - values[low]) * (size - low) / (high - low)
+    return float(np.interp(size, sizes, [values[each] for each in sizes]))
 
 
 def at_size(by_size: Mapping[int, Samples], size: int, rng: np.random.Generator) -> float:

@@ -3,7 +3,7 @@
 PromQL is evaluated by the embedded platform's evaluator, over series scraped every five seconds of virtual time.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
@@ -56,11 +56,6 @@ class Busy(Protocol):
     def queued(self) -> int: ...
 
 
-class ServingReplica(Protocol):
-    @property
-    def station(self) -> Busy: ...
-
-
 class TriggerMetrics:
     """`scrape` is called every second with the gateway's report; `values` returns the triggers' last values.
 
@@ -98,10 +93,9 @@ class TriggerMetrics:
     def used(self) -> bool:
         return bool(self._metrics)
 
-    def scrape(self, now: float, report: BackendReport | None, serving: Iterable[ServingReplica]) -> None:
+    def scrape(self, now: float, report: BackendReport | None, stations: Sequence[Busy]) -> None:
         if not self._metrics:
             return
-        stations = [each.station for each in serving]
         shares = [each.running for each in stations]
         self._busy_sum += sum(shares) / len(shares) if shares else 0.0
         self._busy_count += 1
@@ -155,7 +149,9 @@ class TriggerMetrics:
         if now - self._queried_at >= self._polling_s:
             self._queried_at = now
             for metric in self._queries:
-                self._values[metric.name] = self._query(metric, now)
+                self._values[metric.name] = None
+                with suppress(UnsupportedQuery):
+                    self._values[metric.name] = query_value(metric, self._evaluator.evaluate(metric.query, now))
         for metric in self._metrics:
             if metric.source == "cron":
                 self._values[metric.name] = self._scheduled(metric, now)
@@ -172,12 +168,6 @@ class TriggerMetrics:
             until = (metric.schedule.active(moment)[1] - self._start).total_seconds()
             self._change[metric.name] = value, until
         return value
-
-    def _query(self, metric: Metric, now: float) -> float | None:
-        try:
-            return query_value(metric, self._evaluator.evaluate(metric.query, now))
-        except UnsupportedQuery:
-            return None
 
 
 def missing_metrics(scaling: Scaling, *, llm: bool, cache: bool) -> list[str]:

@@ -74,18 +74,14 @@ def search(
     while improved and len(tried) < MOST_POINTS:
         improved = False
         for axis in axes:
-            for variant in _neighbours(best.variant, axis):
+            others = tuple(each for each in best.variant if each[0] != axis.path)
+            for value in axis.values:
+                variant = tuple(sorted((*others, (axis.path, value))))
                 if len(tried) < MOST_POINTS and _better(candidate := point(variant), best):
                     best, improved = candidate, True
     points = tuple(_with_pareto(list(tried.values())))
     chosen = next(each for each in points if each.variant == best.variant)
     return Proposal(next(each for each in points if each.variant == present.variant), chosen, points)
-
-
-def _neighbours(variant: Variant, axis: Axis) -> Iterator[Variant]:
-    others = tuple(each for each in variant if each[0] != axis.path)
-    for value in axis.values:
-        yield tuple(sorted((*others, (axis.path, value))))
 
 
 def _better(candidate: Point, best: Point) -> bool:

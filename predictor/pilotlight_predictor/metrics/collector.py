@@ -1,6 +1,7 @@
 """`Metrics` → metric families in the order of their definitions, computed at scrape time to keep requests cheap."""
 
 import re
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -39,6 +40,7 @@ def collect(metrics: Metrics) -> list[Family]:
     for (model, version), histogram in metrics.wakes.items():
         families[contract.METRIC_MODEL_WAKE].add(histogram, {**identity, **_labels(model, version)})
     _starts(families, metrics)
+    families[contract.METRIC_PROCESS_CPU].add(time.process_time(), {})
     _gpus(families, metrics.gpus())
     if (cpu := metrics.cpu.read()) is not None:
         families["nv_cpu_utilization"].add(cpu.utilization, {})

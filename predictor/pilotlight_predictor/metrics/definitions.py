@@ -86,6 +86,7 @@ TRITON: Final = (
     Metric("nv_cpu_utilization", "gauge", "CPU utilization rate [0.0 - 1.0] of the machine since the last scrape"),
     Metric("nv_cpu_memory_total_bytes", "gauge", "CPU total memory (RAM), in bytes"),
     Metric("nv_cpu_memory_used_bytes", "gauge", "CPU used memory (RAM), in bytes"),
+    Metric(contract.METRIC_PROCESS_CPU, "counter", "Total user and system CPU time spent in seconds."),
 )  # fmt: skip
 
 TABLE: Final[dict[str, Metric]] = {metric.name: metric for metric in PILOTLIGHT + TRITON}

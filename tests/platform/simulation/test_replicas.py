@@ -15,7 +15,7 @@ from pilotlight.simulation.approximation.engine import simulate_approximately
 from pilotlight.simulation.exact import ExactEngine, simulate_exactly
 from pilotlight.simulation.result import Simulation
 from pilotlight.simulation.scenario import Scenario, scenario_of
-from pilotlight.simulation.service_times import Profile
+from pilotlight.simulation.service_times import ColdStart, Profile, ServiceTimes
 from pilotlight.simulation.trace import Trace
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Metric, Policy, ScalingRules
 
@@ -139,6 +139,29 @@ def test_the_pilot_light_starts_replicas_as_measured() -> None:
     result = simulate_exactly(scenario(kpa(window_s=20.0), start="pilot-light"), profile, TWO_BURSTS)
     assert result.latency.quantile(0.99) < 1.5
     assert set(result.starts) == {"pilot-light"}
+
+
+@pytest.mark.parametrize(("cores", "seconds"), [(None, 5.0), (4, 5.0), (2, 7.0), (1, 11.0)])
+def test_replicas_that_start_at_once_share_the_cores(cores: int | None, seconds: float) -> None:
+    """Each needs two seconds of a core and three more."""
+    profile = Profile(ServiceTimes((0.05,)), {"process": ColdStart({"total": (5.0,)}, cpu_s=2.0)})
+    together = scenario(kpa(activation_scale=4, window_s=60.0), cores=cores)
+    result = simulate_exactly(together, profile, Trace(np.zeros(1), duration=30.0))
+    assert result.ready[-1] == (pytest.approx(seconds), 4)
+
+
+def test_knatives_activator_queues_more_in_a_replica_than_our_gateway() -> None:
+    """It compares two random replicas of four; with a limit of one request neither queues in a replica."""
+    load, profile = poisson(12, 4000), constant(0.25)
+    means = {
+        (limit, activator): simulate_exactly(
+            scenario(Fixed(4), concurrency=limit, activator=activator, tick_s=2.0), profile, load
+        ).queued.mean
+        for limit in (0, 1)
+        for activator in (True, False)
+    }
+    assert means[0, True] > 1.2 * means[0, False] > 0
+    assert means[1, True] == means[1, False] == 0
 
 
 def test_requests_that_wait_too_long_or_exceed_the_queue_fail() -> None:

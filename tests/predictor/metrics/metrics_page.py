@@ -32,7 +32,7 @@ Names, types and labels of NVIDIA Triton and, where they differ, of the TensorRT
 label `_team`. As in Triton, every request of a batch is charged the compute time of the whole batch, so
 `nv_inference_compute_infer_duration_us` / `nv_inference_request_success` is the compute time per request. Cache
 metrics exist for models with a response cache, GPU metrics with the `gpu` extra and an NVML device (sampled each
-second).
+second). `process_cpu_seconds_total` is named as in Prometheus' client libraries.
 
 - `reason` of a failure: {reasons}
 - Load ratio buckets: {ratio}

@@ -78,10 +78,6 @@ class ApproximateEngine:
     def queued(self) -> int:
         return 0 if self.scenario.concurrency else max(0, round(self._in_system) - self._ready * self._slots)
 
-    @property
-    def station(self) -> "ApproximateEngine":
-        return self
-
     def run(self) -> Simulation:
         self.replica_set.begin(0.0)
         times = self.profile.service_times

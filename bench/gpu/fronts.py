@@ -4,8 +4,9 @@
 
 FOLDER is made, and must not exist. `--small --device cpu` tries it anywhere. The models, the requests and the bare loop
 are those of load.py; `over_bare` is rows a second over those of the bare loop with batches of 32, with CUDA graphs as
-the served models have. `cpu` is the processor time of each process of the server, in cores. A count of fronts that
-fails says so in the JSON and the others go on.
+the served models have. The first case begins 5 s after the server is ready: a second after that, each process imports
+what its first requests do not need. `cpu` is the processor time of each process of the server, in cores. A count of
+fronts that fails says so in the JSON and the others go on.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from guarded import guarded
 from load_client import Clients
 from load_models import Way
 
+SETTLE_S = 5.0
 BARE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -72,6 +74,7 @@ def served(options: argparse.Namespace, told: dict[str, Any], fronts: int, ways:
     try:
         port = load.listening(server, log)
         found: dict[str, Any] = {"ready_s": load.ready(server, port, log, ways)}
+        time.sleep(SETTLE_S)
         for way in ways:
             for connections in options.connections:
                 if time.monotonic() - began < options.budget:

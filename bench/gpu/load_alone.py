@@ -200,7 +200,7 @@ def phases(instance: Any, batch: list[InferRequest], turns: int = 30) -> dict[st
     taken: dict[str, list[float]] = {"merge": [], "run": []}
     for _ in range(turns):
         began = perf_counter()
-        merged, _ = instance._staging.merge(batch)
+        merged = instance._staging.merge(batch, len(batch))
         middle = perf_counter()
         instance.run(merged)
         taken["merge"].append(middle - began)

@@ -34,15 +34,8 @@ class TensorRTInstance(TensorInstance):
         self.inputs, self.outputs = inputs, outputs
 
     def run(self, inputs: Inputs) -> Outputs:
-        import torch
-
         return run_or_halve(
-            self._run,
-            inputs,
-            model=self._spec.config.name,
-            batched=self._spec.config.max_batch_size > 0,
-            out_of_memory=torch.OutOfMemoryError,
-            recover=torch.cuda.empty_cache,
+            self._run, inputs, model=self._spec.config.name, batched=self._spec.config.max_batch_size > 0
         )
 
     def clone(self) -> "TensorRTInstance":

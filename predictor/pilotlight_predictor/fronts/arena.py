@@ -46,7 +46,3 @@ class Arena:
             start, before = self._holes.pop(index - 1)
             length += before
         insort(self._holes, (start, length))
-
-    @property
-    def used(self) -> int:
-        return sum(self._blocks.values())

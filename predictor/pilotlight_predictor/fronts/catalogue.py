@@ -7,7 +7,8 @@ that pass requests on.
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -104,12 +105,6 @@ class Publisher:
             self._send(pickle.dumps(catalogue), catalogue.state is ServerState.READY)
 
 
-class RemoteAdapters(NamedTuple):
-    """LoRA adapters of a model in another process: only their names and paths."""
-
-    paths: Mapping[str, str]
-
-
 class Mirror:
     """A front's side: its registry follows the catalogue."""
 
@@ -152,7 +147,7 @@ class Mirror:
             served.parked, served.answered_warmup = each.parked, each.verified
             served.adapters = ()
             if each.adapters is not None:
-                served.adapters = [cast(Adapters, RemoteAdapters(each.adapters))]
+                served.adapters = [cast(Adapters, SimpleNamespace(paths=each.adapters))]
             executor = served.executor
             assert isinstance(executor, RemoteExecutor)
             executor.described_problem = each.problem

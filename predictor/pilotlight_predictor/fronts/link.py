@@ -17,18 +17,11 @@ from pilotlight_predictor.core.requests import Outputs
 from pilotlight_predictor.core.threads import in_thread
 from pilotlight_predictor.fronts.arena import Arena, aligned
 from pilotlight_predictor.fronts.messages import LENGTH, Message, Place, decode, encode, raw_of
+from pilotlight_predictor.gpu.cuda_driver import SharedMemory
 
 SMALL: Final = 1 << 12  # bytes of a tensor that goes in its message: copied in less time than a block is found
 HELLO: Final = b"hello"
 Build = Callable[[list[Place], int], Message]  # tensors and the offset of their block, -1 without one
-
-
-class Descriptors(NamedTuple):
-    """What a front gives to the model process: both memories, and the other end of its socket."""
-
-    requests: int
-    answers: int
-    end: int
 
 
 class Unsent(NamedTuple):
@@ -153,7 +146,7 @@ async def say_hello(hello: socket.socket, size: int, handle: Any, lost: Any) -> 
         for descriptor in (requests, answers):
             os.truncate(descriptor, size)
         link = Link(mmap.mmap(requests, size), mmap.mmap(answers, size), handle, lost)
-        descriptors = Descriptors(requests, answers, theirs.fileno())
+        descriptors = (requests, answers, theirs.fileno())
         await in_thread(lambda: socket.send_fds(hello, [HELLO], descriptors))  # waits while many hellos are unread
     finally:
         theirs.close()
@@ -167,11 +160,10 @@ async def accept(hello: socket.socket, handle: Any, lost: Any) -> Link | None:
     """Accept the front whose hello waits; None if there is none, or it has gone."""
     hello.setblocking(False)  # recv_fds ignores its flags
     try:
-        _, descriptors, *_ = socket.recv_fds(hello, len(HELLO), len(Descriptors._fields))
+        _, (requests, answers, end), *_ = socket.recv_fds(hello, len(HELLO), 3)
     except BlockingIOError:
         return None
-    requests, answers, end = Descriptors(*descriptors)
-    link = Link(mmap.mmap(answers, 0), mmap.mmap(requests, 0), handle, lost)
+    link = Link(mmap.mmap(answers, 0), SharedMemory(requests, 0), handle, lost)
     os.close(requests)
     os.close(answers)
     await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=socket.socket(fileno=end))

@@ -105,14 +105,13 @@ class Failure(Struct, array_like=True, tag=6):
 Message = Submit | Cancel | Pause | Release | Welcome | Answer | Failure
 encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(Message).decode
-_signature: Final = msgspec.msgpack.Encoder().encode
 
 
 def submit_of(number: int, item: QueuedRequest, loaded: int, version: int, inputs: list[Place] | None) -> Submit:
     request, sequence = item.request, item.request.sequence
     return Submit(
         number, request.model, version, loaded, item.rows,
-        None if item.signature is None else _signature(item.signature), inputs, item.part is not None, request.id,
+        None if item.signature is None else encode(item.signature), inputs, item.part is not None, request.id,
         [output.name for output in request.outputs], request.parameters, request.priority, request.timeout_us,
         request.request_id, request.verb, request.document,
         None if sequence is None else (sequence.id, sequence.start, sequence.end),

@@ -3,11 +3,11 @@
 import asyncio
 import os
 import socket
-import sys
 from functools import partial
 from typing import Final
 
 from pilotlight_predictor.core.requests import Outputs, OutputsWithParameters
+from pilotlight_predictor.core.threads import limit_switch_interval
 from pilotlight_predictor.frontends.tasks_and_timeouts import spawn
 from pilotlight_predictor.fronts import messages
 from pilotlight_predictor.fronts.catalogue import Publisher
@@ -20,7 +20,6 @@ from pilotlight_predictor.scheduling.queue import QueuedRequest
 from pilotlight_predictor.server.handler_context import Server
 from pilotlight_predictor.workers.worker import WorkerProcess
 
-SWITCH_S: Final = 5e-4  # a thread that launches a batch must not wait 5 ms, the default, for the event loop
 PUBLISH_S: Final = 0.05  # between two looks for changes that no call has made, such as an idle model that parked
 Running = dict[int, tuple[Executor, QueuedRequest]]
 
@@ -109,7 +108,7 @@ class ModelEndpoint:
 def serve_models(worker: WorkerProcess, server: Server) -> None:
     """Accept fronts, and keep them informed of the models."""
     assert worker.hello is not None
-    sys.setswitchinterval(SWITCH_S)
+    limit_switch_interval()
     ModelEndpoint(server.registry).listen(worker.hello)
     publisher = Publisher(server, worker.send_models)
     worker.publish_models(publisher.publish)
@@ -118,11 +117,10 @@ def serve_models(worker: WorkerProcess, server: Server) -> None:
         publisher.publish()
         await worker.wait_for_fronts()
 
+    async def publish_forever() -> None:
+        while True:
+            publisher.publish()
+            await asyncio.sleep(PUBLISH_S)
+
     server.registry.bls.announce = announce
-    spawn(_publish_forever(publisher))
-
-
-async def _publish_forever(publisher: Publisher) -> None:
-    while True:
-        publisher.publish()
-        await asyncio.sleep(PUBLISH_S)
+    spawn(publish_forever())

@@ -132,15 +132,12 @@ class FrontSupervisor(WorkerSupervisor):
             return await self._admin.unload([process], request)
         response = await process.request(request) or NO_WORKER
         if how == "adapters" and response.status == 200:
-            self._remember_adapter(request)
+            name = json.loads(request.body)["lora_name"]
+            if request.head["path"].endswith("/unload_lora_adapter"):
+                self._adapters.pop(name, None)
+            else:
+                self._adapters[name] = request
         return response
-
-    def _remember_adapter(self, call: Frame) -> None:
-        name = json.loads(call.body)["lora_name"]
-        if call.head["path"].endswith("/unload_lora_adapter"):
-            self._adapters.pop(name, None)
-        else:
-            self._adapters[name] = call
 
     def _merge(self, how: str, workers: Sequence[WorkerHandle], responses: dict[int, WorkerResponse]) -> WorkerResponse:
         of_models = responses.get(self._models_number)

@@ -4,12 +4,12 @@ The first matrix product of a process takes cuBLAS 100 ms to select and load ker
 50 ms; the first request would wait for them. Called by aot/early_start.py after torch's libraries are loaded.
 """
 
-import ctypes
 from contextlib import ExitStack
 from ctypes import byref, c_float, c_int, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
+from pilotlight_predictor.core.threads import mapped_library
 from pilotlight_predictor.gpu.cuda_driver import DEVICE_SYNC_LOCK, Context
 from pilotlight_predictor.gpu.safetensors_header import TYPES, TensorInfo, read_header, weight_files
 
@@ -38,7 +38,7 @@ def warm_up_cublas(weights: Path, index: int) -> bool:
 
     Return False if the model has none, cuBLAS is not loaded, or the GPU has too little memory beside the weights.
     """
-    library, matrix_info = loaded_cublas(), first_matrix(weights)
+    library, matrix_info = mapped_library("/libcublas.so"), first_matrix(weights)
     if library is None or matrix_info is None:
         return False
     context, size = Context(index), sum(file.stat().st_size for file in weight_files(weights))
@@ -80,13 +80,6 @@ def is_usable(matrix_info: TensorInfo) -> bool:
         and len(matrix_info.shape) == 2
         and 0 < matrix_info.end - matrix_info.begin <= MAX_MATRIX_BYTES
     )
-
-
-def loaded_cublas(maps: Path = Path("/proc/self/maps")) -> Any | None:
-    """The cuBLAS that is mapped into this process already, whatever its version; None if there is none."""
-    with maps.open() as lines:
-        path = next((line.split()[-1] for line in lines if "/libcublas.so" in line), None)
-    return ctypes.CDLL(path) if path is not None else None
 
 
 def _gemm(library: Any, matrix_info: TensorInfo, matrix: int, vectors: int) -> None:

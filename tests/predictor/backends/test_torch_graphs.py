@@ -1,17 +1,18 @@
 """Which CUDA graphs are captured, which one serves a batch, and what a batch goes through without a GPU."""
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.predictor.gpu.driver import Driver
 
 from pilotlight_predictor.backends.torch import backend
 from pilotlight_predictor.backends.torch.cuda_graphs import (
-    SWITCH_S,
     WARMUP_RUNS,
     CapturedGraph,
     CudaGraphs,
@@ -25,7 +26,10 @@ from pilotlight_predictor.backends.torch.forward_signature import ForwardBinding
 from pilotlight_predictor.backends.torch.tensors import PinnedStaging, to_host
 from pilotlight_predictor.core.requests import InferRequest
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, tensor
+from pilotlight_predictor.core.threads import LAUNCH_INTERVAL_S
 from pilotlight_predictor.errors import BadRequest
+from pilotlight_predictor.gpu import cuda_driver
+from pilotlight_predictor.gpu.cuda_driver import SharedMemory
 from pilotlight_predictor.repository.model_config import DynamicBatching, GraphSpec, ModelConfig
 
 torch = pytest.importorskip("torch")
@@ -124,6 +128,48 @@ def test_a_batch_runs_as_the_next_larger_graph_and_is_cut(weights: Path, spec: A
     assert instance._replay_graph({"x": tensor(np.zeros((5, 4), np.float32))}) is None
 
 
+def in_shared_memory(rows: Sequence[Any]) -> list[InferRequest]:
+    """Requests whose tensors lie one behind the other in memory that a front would write."""
+    descriptor = os.memfd_create("rows")
+    os.truncate(descriptor, 4096)
+    memory, end = SharedMemory(descriptor, 0), 0
+    os.close(descriptor)
+    requests = []
+    for row in rows:
+        begin, end = end, end + row.nbytes
+        memory[begin:end] = row.tobytes()
+        array = np.frombuffer(memoryview(memory).toreadonly()[begin:end], row.dtype).reshape(row.shape)
+        requests.append(InferRequest("m", {"x": tensor(array)}))
+    return requests
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "refused"])
+def test_a_graph_gets_the_rows_of_fronts_from_where_they_lie(
+    weights: Path, spec: Any, config: Any, ask: Any, monkeypatch: pytest.MonkeyPatch, pinned: bool
+) -> None:
+    driver = Driver()
+    driver.refused.update({} if pinned else {"cuMemHostRegister_v2": 0})
+    monkeypatch.setattr(cuda_driver, "library", lambda *_: driver)
+    cuda_driver.context_of.cache_clear()
+    declared = config({"x": ("FP32", (4,))}, {"y": ("FP32", (4,))}, max_batch_size=4, cuda_graphs=())
+    instance = backend.load(spec(weights, declared))
+    inputs, outputs = {"x": torch.full((4, 4), 7.0)}, {"y": torch.zeros(4, 4)}
+    plan = GraphPlan(4, 1, (("x", "FP32", (4,)),))
+    instance._graphs, instance._stream = CudaGraphs(batched=True), NoStream()
+    instance._graphs._graphs = {
+        plan.signature: {plan: CapturedGraph(plan, inputs, outputs, lambda: outputs["y"].copy_(inputs["x"] * 2))}
+    }
+    copies = []
+    mirrored = in_shared_memory([X[2:], X[:2, ::-1]])
+    (datatype, array) = mirrored[1].inputs["x"]
+    strided = InferRequest("m", {"x": Tensor(datatype, array[:, ::-1])})
+    for batch in (in_shared_memory([X[2:], X[:2]]), [mirrored[0], strided], [mirrored[0], ask(x=X[:2])]):
+        answers = instance.execute(batch)
+        np.testing.assert_array_equal(np.concatenate([answer["y"].array for answer in answers]), np.roll(X, 1, 0) * 2)
+        copies.append(driver.called.count("cuMemcpyHtoDAsync_v2"))
+    assert copies == ([2, 2, 2] if pinned else [0, 0, 0])
+
+
 class Recording:
     """In place of torch's CUDA graph: the replay is noted, and a capture in which `fails` is set cannot be ended."""
 
@@ -142,6 +188,7 @@ class Recording:
 
 class NoStream:
     device = torch.device("cpu", 0)
+    cuda_stream = 0
 
     def synchronize(self) -> None:
         return None
@@ -178,7 +225,7 @@ def test_graphs_of_all_sizes_share_their_inputs(batched: Any) -> None:
     wanted = plan_graphs(batched(), ForwardBinding(), ())
     graphs.capture(wanted, lambda values: {"y": values["x"] * 2}, NoStream(), "m")
     assert len(graphs) == len(wanted)
-    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    assert sys.getswitchinterval() == pytest.approx(LAUNCH_INTERVAL_S)
     found = [graphs.fitting({"x": tensor(np.zeros((rows, 4), np.float32))}, rows) for rows in (1, 5, 8)]
     assert [graph and tuple(graph.outputs["y"].shape) for graph in found] == [(1, 4), (6, 4), (8, 4)]
     assert len({graph.inputs["x"].data_ptr() for graph in found if graph}) == 1
@@ -249,8 +296,7 @@ def weights(source: Callable[..., Path]) -> Path:
 
 def test_rows_of_a_batch_are_gathered_where_they_are_copied_from(ask: Any) -> None:
     staging = PinnedStaging()
-    merged, rows = staging.merge([ask(x=X[:1]), ask(x=X[1:])])
-    assert list(rows) == [1, 2]
+    merged = staging.merge([ask(x=X[:1]), ask(x=X[1:])], 3)
     np.testing.assert_array_equal(merged["x"].array, X)
     staged = staging.staged("x", merged["x"])
     assert staged.data_ptr() == merged["x"].array.__array_interface__["data"][0]
@@ -270,14 +316,14 @@ def test_a_tensor_that_lies_elsewhere_is_copied_to_the_buffer_which_grows() -> N
 
 
 def test_parts_of_different_types_are_joined_as_numpy_joins_them(ask: Any) -> None:
-    merged, _ = PinnedStaging().merge([ask(x=X[:1]), ask(x=X[1:].astype("f8"))])
+    merged = PinnedStaging().merge([ask(x=X[:1]), ask(x=X[1:].astype("f8"))], 3)
     np.testing.assert_array_equal(merged["x"].array, X)
 
 
 def test_strings_in_a_batch_are_refused_before_they_are_gathered() -> None:
     text = Tensor("BYTES", np.array([b"a"], dtype=object))
     with pytest.raises(BadRequest, match="input 'x' is BYTES, but a torch model takes numbers only"):
-        PinnedStaging().merge([InferRequest("m", {"x": text})] * 2)
+        PinnedStaging().merge([InferRequest("m", {"x": text})] * 2, 2)
 
 
 def test_answers_own_their_memory() -> None:

@@ -8,5 +8,6 @@ from pilotlight_predictor.gpu import cuda_driver
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Stands where the machine's own is loaded."""
     driver = Driver()
-    monkeypatch.setattr(cuda_driver, "library", lambda: driver)
+    monkeypatch.setattr(cuda_driver, "library", lambda *_: driver)
+    cuda_driver.context_of.cache_clear()
     return driver

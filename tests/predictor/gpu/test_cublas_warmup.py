@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 from tests.predictor.gpu.driver import Driver
 
+from pilotlight_predictor.core.threads import mapped_library
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.gpu.cublas_warmup import (
     RESERVED_BYTES,
     has_free_memory,
     is_usable,
-    loaded_cublas,
     run_gemm,
     warm_up_cublas,
 )
@@ -36,7 +36,7 @@ def test_a_matrix_that_products_are_made_of_stands_for_the_models(
 def test_without_cublas_in_memory_nothing_is_multiplied(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 00000000 00:00 0  /lib/libm.so.6\n")
-    assert loaded_cublas(maps) is None
+    assert mapped_library("/libcublas.so", str(maps)) is None
     weights = tmp_path / "model.safetensors"
     weights.write_bytes((2).to_bytes(8, "little") + b"{}")
     assert not warm_up_cublas(weights, 0)

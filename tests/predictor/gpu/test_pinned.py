@@ -1,12 +1,14 @@
 """Pinned memory: huge pages of ours where they pay, the driver's own elsewhere, and nothing of either left behind."""
 
 import ctypes
+import os
+from collections.abc import Callable
 
 import pytest
 from tests.predictor.gpu.driver import Driver
 
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.gpu.cuda_driver import Context
+from pilotlight_predictor.gpu.cuda_driver import PINNED_BYTES, Context, SharedMemory
 from pilotlight_predictor.gpu.safetensors_upload import MIN_BYTES_PER_THREAD, PinnedBuffer, PinnedMemory
 
 LARGE = 5 << 20
@@ -51,3 +53,44 @@ def test_a_buffer_that_gets_no_stream_leaves_nothing(driver: Driver) -> None:
     with pytest.raises(LoadFailed):
         PinnedBuffer(Context(0), LARGE)
     assert not driver.registered
+
+
+@pytest.fixture
+def shared() -> Callable[[int], SharedMemory]:
+    def make(size: int) -> SharedMemory:
+        descriptor = os.memfd_create("shared")
+        os.truncate(descriptor, size)
+        try:
+            return SharedMemory(descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    return make
+
+
+def test_the_first_bytes_of_shared_memory_are_pinned_once_until_nothing_reads_them(
+    driver: Driver, shared: Callable[[int], SharedMemory]
+) -> None:
+    memory, context = shared(2 * PINNED_BYTES), Context(0)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert memory.pinned(start, 4096, context)
+    assert memory.pinned(start + PINNED_BYTES - 64, 64, context)
+    assert not memory.pinned(start + PINNED_BYTES - 64, 65, context)
+    assert driver.called.count("cuMemHostRegister_v2") == 1
+    reader = memoryview(memory).toreadonly()[:64]
+    del memory
+    assert driver.registered == {start}
+    del reader
+    assert not driver.registered
+
+
+def test_shared_memory_that_the_driver_does_not_pin_stays_as_it_is(
+    driver: Driver, shared: Callable[[int], SharedMemory]
+) -> None:
+    driver.refused["cuMemHostRegister_v2"] = 0
+    memory = shared(4096)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert [memory.pinned(start, 64, Context(0)) for _ in range(2)] == [False, False]
+    del memory
+    assert driver.called.count("cuMemHostRegister_v2") == 1
+    assert "cuMemHostUnregister" not in driver.called

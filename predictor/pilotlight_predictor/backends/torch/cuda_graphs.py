@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     Compute = Callable[[Values], Values]
 
 WARMUP_RUNS: Final = 3  # before a capture: libraries select kernels and allocate workspaces in them
-# A replaying thread needs the GIL for microseconds; a busy event loop releases it only after Python's switch interval
-# of 5 ms, longer than many batches take.
-SWITCH_S: Final = 0.0005
 Signature = tuple[tuple[str, str, Shape], ...]  # (name, datatype, dims without the batch dimension) of each input
 
 
@@ -139,7 +136,7 @@ class CudaGraphs:
                 log("graphs.failed", message, level="WARNING", model=model, rows=plan.rows)
                 return
             self._graphs.setdefault(plan.signature, {})[graph.plan] = graph
-            limit_switch_interval(SWITCH_S)
+            limit_switch_interval()
 
 
 def _buffers(plan: GraphPlan, device: "torch.device") -> "Values":

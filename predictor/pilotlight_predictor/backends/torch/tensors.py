@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pilotlight_predictor.core.batch import join, merge, rows_of, split
+from pilotlight_predictor.core.batch import join, merge, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Array, Tensor
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed
+from pilotlight_predictor.gpu.cuda_driver import SharedMemory, context_of
 from pilotlight_predictor.gpu.safetensors_header import TYPES
 
 if TYPE_CHECKING:
@@ -92,19 +93,41 @@ def device_tensors(blocks: "Sequence[tuple[Block, Mapping[str, TensorInfo]]]") -
     return result
 
 
+def pinned_pieces(tensors: Sequence[Tensor], device: "torch.device") -> list[tuple[int, int]]:
+    """Return address and size of each tensor, if all have rows of one kind and lie in pinned memory of fronts."""
+    pieces, kind = [], (tensors[0].datatype, tensors[0].array.shape[1:])
+    for datatype, array in tensors:
+        base = array.base
+        while isinstance(base, np.ndarray):
+            base = base.base
+        memory, address = getattr(base, "obj", None), array.__array_interface__["data"][0]
+        if not isinstance(memory, SharedMemory) or (datatype, array.shape[1:]) != kind or not array.flags.c_contiguous:
+            return []
+        if not memory.pinned(address, array.nbytes, context_of(device.index)):
+            return []
+        pieces.append((address, array.nbytes))
+    return pieces
+
+
 class PinnedStaging:
     """One pinned buffer per input, grown and reused; safe because each batch ends with a synchronise."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
 
-    def merge(self, batch: Sequence[InferRequest]) -> tuple[Inputs, Sequence[int]]:
+    def merge(self, batch: Sequence[InferRequest], rows: int) -> Inputs:
         """As core.batch.merge, but copy rows from the requests directly to the pinned buffers."""
         parts = [request.inputs for request in batch]
         if any(tensor.datatype != parts[0][name].datatype for part in parts for name, tensor in part.items()):
-            return merge(batch)
-        rows = [rows_of(part) for part in parts]
-        return {name: self._joined(name, [part[name] for part in parts], sum(rows)) for name in parts[0]}, rows
+            return merge(batch)[0]
+        joined = {}
+        for name, (datatype, first) in parts[0].items():
+            check_numeric(name, parts[0][name])
+            shape = (rows, *first.shape[1:])
+            pinned = self._buffer(name, prod(shape) * first.itemsize)[: prod(shape) * first.itemsize]
+            place = pinned.numpy().view(first.dtype).reshape(shape)
+            joined[name] = Tensor(datatype, np.concatenate([part[name].array for part in parts], out=place))
+        return joined
 
     def to_device(self, name: str, tensor: Tensor, device: "torch.device") -> "torch.Tensor":
         return self.staged(name, tensor).to(device, non_blocking=True)
@@ -122,22 +145,6 @@ class PinnedStaging:
             data = self._buffer(name, array.nbytes)[: array.nbytes]
             data.numpy().view(array.dtype).reshape(array.shape)[...] = array
         return data.view(dtype).view(array.shape)
-
-    def _joined(self, name: str, parts: Sequence[Tensor], rows: int) -> Tensor:
-        check_numeric(name, parts[0])
-        first = parts[0].array
-        shape = (rows, *first.shape[1:])
-        pinned = self._buffer(name, prod(shape) * first.itemsize)[: prod(shape) * first.itemsize]
-        joined = pinned.numpy().view(first.dtype).reshape(shape)
-        arrays = [part.array for part in parts]
-        if first.size and all(array.nbytes == first.nbytes and array.flags.c_contiguous for array in arrays):
-            # As one element each: for longer arrays numpy gives the GIL away, and then waits for the event loop.
-            element = f"V{first.nbytes}"
-            arrays, joined_elements = [a.reshape(-1).view(element) for a in arrays], joined.reshape(-1).view(element)
-            np.concatenate(arrays, out=joined_elements)
-        else:
-            np.concatenate(arrays, out=joined)
-        return Tensor(parts[0].datatype, joined)
 
     def _buffer_of(self, name: str, array: Array) -> "torch.Tensor | None":
         """Bytes of the buffer that the array is a view of; None if it is not one."""
@@ -175,25 +182,21 @@ class OutOfDeviceMemory(BackendFailed):
     """Neither the batch nor its halves fit; the text names the setting to change."""
 
 
-def run_or_halve(
-    run: Run, inputs: Inputs, *, model: str, batched: bool, out_of_memory: type[BaseException],
-    recover: Callable[[], None],
-) -> Outputs:  # fmt: skip
-    """Return `run(inputs)`; after `out_of_memory`, recover and run each half, or the whole if it cannot be split.
+def run_or_halve(run: Run, inputs: Inputs, *, model: str, batched: bool) -> Outputs:
+    """Return `run(inputs)`; if the GPU is out of memory, run each half, or the whole if it cannot be split."""
+    import torch
 
-    The exception class and the recovery are arguments, for tests without a GPU.
-    """
     try:
         return run(inputs)
-    except out_of_memory:
-        pass  # the traceback's frames reference the tensors: recover only after it is released
-    recover()
+    except torch.OutOfMemoryError:
+        pass  # the traceback's frames reference the tensors: free the cache only after it is released
+    torch.cuda.empty_cache()
     parts = halves(inputs) if batched else [inputs]
     try:
         return join([run(part) for part in parts])
-    except out_of_memory as again:
+    except torch.OutOfMemoryError as again:
         reason = str(again)
-    recover()
+    torch.cuda.empty_cache()
     shapes = ", ".join(f"{name} {list(tensor.array.shape)}" for name, tensor in inputs.items())
     tried = "in two halves too" if len(parts) == 2 else "twice"
     raise OutOfDeviceMemory(

@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import DecodeError, ValidationError
 
 from pilotlight import __version__
-from pilotlight.api.route_types import Authorizer, Handler
+from pilotlight.api.route_types import Handler
 from pilotlight.api.target_adapters import ALL_AREAS, AUTHORIZERS, METRICS_TOKEN, TOKEN
 from pilotlight.contract import HEADER_USER, HEADER_VERSION
 from pilotlight.errors import (
@@ -96,16 +96,12 @@ async def loopback_middleware(request: web.Request, handler: Handler) -> web.Str
 
 @web.middleware
 async def authorization_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Call the authorizer of the route's area."""
-    authorizer = request.app[AUTHORIZERS].get(request.match_info.route.resource) or _unknown_path_authorizer(request)
-    await authorizer(request)
+    """Call the authorizer of the route's area; of an unknown path that of the area it would be in."""
+    known = request.app[AUTHORIZERS].get(request.match_info.route.resource)
+    areas = (each for each in request.app[ALL_AREAS] if each.prefix and request.path.startswith(each.prefix))
+    await (known or next((each.authorizer for each in areas), require_admin))(request)
     CALLER.set(unquote(request.headers.get(HEADER_USER, ""))[:MAX_USER])
     return await handler(request)
-
-
-def _unknown_path_authorizer(request: web.Request) -> Authorizer:
-    areas = (each for each in request.app[ALL_AREAS] if each.prefix and request.path.startswith(each.prefix))
-    return next((each.authorizer for each in areas), require_admin)
 
 
 async def allow_anonymous(request: web.Request) -> None:

@@ -17,7 +17,7 @@ from pilotlight.gateway import listeners
 from pilotlight.gateway.control_link import Unreachable
 from pilotlight.gateway.listeners import Address, CannotListen
 from pilotlight.gateway.proxy.data_plane import DataPlane, Lease, RouteKey
-from pilotlight.gateway.proxy.responses import Admission, ErrorResponse, RequestRejected
+from pilotlight.gateway.proxy.responses import UNCOUNTED, Admission, ErrorResponse, RequestRejected
 from pilotlight.gateway.routing_table import Replica, Route, Table
 from pilotlight.wire import unix_socket
 from pilotlight.wire.client_address import is_local_name
@@ -242,7 +242,7 @@ class GrpcProxy:
             await _abort(context, ErrorResponse(404, "no service uses this port"))
             return
         client = self._admission.authenticate(route, headers) if route.audit else None
-        error = self._admission.admit(route, headers, peer, client)
+        error = self._admission.admit(route, headers, peer, client) or (UNCOUNTED if route.quota else None)
         if error is not None:
             self._audit(route, client, headers, method, error.status)
             await _abort(context, error)

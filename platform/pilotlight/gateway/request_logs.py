@@ -107,10 +107,6 @@ class LoggedRequest:
         self._headers: Mapping[str, str] = {}
 
     @property
-    def _call(self) -> str:
-        return f"{self._request.method} {self._path}"
-
-    @property
     def _path(self) -> str:
         return self._request.prepared.head.target.partition("?")[0]  # a query may contain credentials
 
@@ -147,7 +143,8 @@ class LoggedRequest:
         request = self._request
         if self._record is not None:
             backend = request.backend.config if request.backend is not None else None
-            self._record(self._route, backend, request.caller, request.request_id, self._call, status)
+            call = f"{request.method} {self._path}"
+            self._record(self._route, backend, request.caller, request.request_id, call, status)
 
     def _event(self, at: float, headers: Mapping[str, str], body: bytearray, size: int, status: int | None) -> LogEvent:
         request = self._request

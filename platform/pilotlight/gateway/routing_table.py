@@ -83,6 +83,11 @@ class Route(Struct, frozen=True):
     adapters: tuple[RouteAdapter, ...] = ()
     public: tuple[str, ...] = ()  # prefixes of the paths that lead to replicas; empty: all do
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the tokens of its requests are counted."""
+        return bool(self.models or self.adapters or self.quota)
+
 
 class Table(Struct, frozen=True):
     generation: int = 0

@@ -11,6 +11,7 @@ from typing import Final
 from pilotlight import contract
 from pilotlight.gateway.control_link import TokenQueue, TokenReport
 from pilotlight.gateway.proxy.interfaces import ObservedRequest
+from pilotlight.gateway.proxy.proxied_request import CLIENT_CLOSED
 from pilotlight.gateway.proxy.response_observers import ResponseObserver
 from pilotlight.gateway.routing_table import Route, RouteKey, Table
 from pilotlight.gateway.token_usage import BYTES_PER_TOKEN, Usage, UsageReader
@@ -19,7 +20,7 @@ from pilotlight.wire.prometheus_text import Family
 MAX_CALLERS: Final = 100  # with series of their own, per service
 OTHER: Final = "other"  # callers beyond
 PROVIDER: Final = "pilotlight"
-CUT: Final = (0, 499)  # the response was truncated, or its client has disconnected
+CUT: Final = (0, CLIENT_CLOSED)  # the response was truncated, or its client has disconnected
 OPERATIONS: Final = {"/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}  # others: chat
 TYPES: Final = {"prompt": "input", "completion": "output"}  # those of OpenTelemetry's metric
 Model = tuple[str, str, str]  # namespace, route, model
@@ -84,7 +85,7 @@ class TokenMeter:
     def observe(self, request: ObservedRequest) -> ResponseObserver | None:
         """Return the observer of a request to a model; None: it has none."""
         route = request.prepared.route
-        if route is None or not route.route.models or request.method != "POST":
+        if route is None or not route.route.has_tokens or request.method != "POST":
             return None
         return _TokenObserver(self, request, route.route)
 
@@ -97,7 +98,7 @@ class TokenMeter:
         """Count the tokens of a response that has ended."""
         usage, key = reader.usage, (route.namespace, route.name)
         adapter = request.prepared.adapter
-        model = (*key, adapter.name if adapter is not None else route.models[0])
+        model = (*key, adapter.name if adapter is not None else (*route.models, route.name)[0])
         first_token_s = reader.first_at - request.arrived_at if reader.first_at else None
         if self.reports:
             self._unreported.setdefault((model, request.caller), CallerCounts()).add(usage, first_token_s)
@@ -217,6 +218,8 @@ class _TokenObserver:
 
     def on_end(self, status: int, now: float) -> None:
         self._wait(0)
+        if self._reader is None and status == CLIENT_CLOSED and self._request.sent_at and self._size:
+            self._reader = UsageReader(False, self._size)  # the engine has the prompt
         if self._reader is not None and (status == 200 or status in CUT):
             self._meter.count(self._request, self._route, self._reader)
 

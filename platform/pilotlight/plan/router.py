@@ -88,7 +88,9 @@ def _addresses(context: PlanContext, log: DecisionLog) -> Iterator[tuple[str, st
         yield "PROTOCOL", protocol
         if protocol == "sglang" and (port := _BOOTSTRAP_PORT.search(_arguments(engine))):
             yield "BOOTSTRAP_PORT", port[1]
-        ports["DECODER_PORT"] = next(iter(_sidecar_ports(decoder)), decoder.port)
+        sidecars = filter(_is_sidecar, _containers(decoder))
+        listening = (int(port["containerPort"]) for each in sidecars for port in each.get("ports") or ())
+        ports["DECODER_PORT"] = next(listening, decoder.port)
     yield from ((name, str(port)) for name, port in ports.items() if port != HTTP_PORT)
 
 
@@ -141,11 +143,6 @@ def _containers(work: Workload) -> list[Mapping[str, Json]]:
 
 def _is_sidecar(container: Mapping[str, Json]) -> bool:
     return any(name in str(container.get("image")) for name in SIDECARS)
-
-
-def _sidecar_ports(work: Workload) -> Iterator[int]:
-    for container in filter(_is_sidecar, _containers(work)):
-        yield from (int(port["containerPort"]) for port in container.get("ports") or ())
 
 
 def _arguments(work: Workload) -> str:

@@ -31,7 +31,7 @@ from tests.serving import RunningServer
 from pilotlight.gateway.control_link import Unreachable, Wake
 from pilotlight.gateway.grpc_proxy import forwarded_metadata, peer_address, to_headers
 from pilotlight.gateway.routing_table import Backend, Replica
-from pilotlight.wire.service_access import Access, Rate
+from pilotlight.wire.service_access import Access, Rate, TokenQuota
 
 
 @in_loop
@@ -201,6 +201,8 @@ async def test_access_and_rate_limits_hold_for_calls(tmp_path: Path) -> None:
             limited = unary(opened)(b"", metadata=mine)
             assert await limited.code() is Code.RESOURCE_EXHAUSTED
             assert int(dict(await limited.trailing_metadata())["retry-after"]) > 0
+            await made.publish(route(port, one.config, access=access, quota=TokenQuota(per_day=20)))
+            assert (await status(unary(opened)(b"", metadata=mine)))[0] is Code.UNIMPLEMENTED, "it counts no tokens"
         assert len(one.calls) == 2
 
 

@@ -216,6 +216,7 @@ def test_the_gateways_own_pages_are_read_and_nothing_else() -> None:
         assert (await bed.ask("HEAD", "/metrics")).headers["content-length"] == "5"
         assert (await bed.ask("POST", "/metrics", b"x")).status == 405
         assert (await bed.ask("GET", "/console")).status == 404
+        assert b"does not serve /v2; services are below their names: /NAME/v2" in (await bed.ask("GET", "/v2")).body
 
     play(case)
 

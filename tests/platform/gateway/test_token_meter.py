@@ -115,10 +115,12 @@ def test_tokens_of_an_adapter_are_counted_under_its_name() -> None:
         metrics = await metered(bed)
         adapters = (RouteAdapter("law", "law-1f3a"),)
         bed.publish(route("llm", backend("llm-1", await bed.origin(engine())), models=("llm",), adapters=adapters))
-        for path in (CHAT, f"/llm{CHAT}"):
-            assert (await bed.ask("POST", path, b'{"model": "law", "messages": []}')).status == 200
+        # The engine lists its own name of a version at the service's address.
+        for path, model in ((CHAT, "law"), (f"/llm{CHAT}", "law"), (f"/llm{CHAT}", "law-1f3a")):
+            asked = await bed.ask("POST", path, json.dumps({"model": model, "messages": []}).encode())
+            assert (asked.status, asked.headers["x-pilotlight-revision"]) == (200, "law-1f3a")
         (report,) = metrics.tokens.take_report()
-        assert (report.model, report.requests, report.prompt) == ("law", 2, 24)
+        assert (report.model, report.requests, report.prompt) == ("law", 3, 36)
 
     play(case, AccessAdmission())
 
@@ -195,7 +197,8 @@ def test_a_caller_beyond_its_quota_gets_429_until_it_refills() -> None:
     play(case, admission)
 
 
-def test_a_quota_holds_on_paths_of_the_engine_s_own() -> None:
+@pytest.mark.parametrize("models", [("llm",), ()])
+def test_a_quota_holds_on_paths_of_the_engine_s_own_and_for_models_that_are_not_listed(models: tuple[str, ...]) -> None:
     admission = AccessAdmission()
 
     async def case(bed: Bed) -> None:
@@ -203,7 +206,10 @@ def test_a_quota_holds_on_paths_of_the_engine_s_own() -> None:
         metrics.tokens.on_spent = admission.spend
         origin = await bed.origin(engine(reports=False))
         quota = TokenQuota(per_day=20)
-        bed.publish(route("llm", backend("llm-1", origin), models=("llm",), access=TOKENS, quota=quota))
+        bed.publish(route("llm", backend("llm-1", origin), models=models, access=TOKENS, quota=quota))
+        upgrade = {"Authorization": "Bearer ada", "Connection": "upgrade", "Upgrade": "websocket"}
+        assert (await bed.ask("GET", "/llm/v1/realtime", headers=upgrade)).status == 501
+        assert not origin.seen
         body = json.dumps({"model": "llm", "prompt": "x" * 100}).encode()
         for path, token, kind in (
             ("/generate", "ada", "application/json"),
@@ -215,6 +221,25 @@ def test_a_quota_holds_on_paths_of_the_engine_s_own() -> None:
             assert [each.status for each in asked] == [200, 429], path
 
     play(case, admission)
+
+
+def test_the_prompt_of_a_client_that_leaves_before_its_response_is_counted() -> None:
+    async def case(bed: Bed) -> None:
+        async def silent(seen: Seen, reader: Reader, writer: Writer) -> None:
+            await reader.read()
+
+        metrics, origin = await metered(bed), await bed.origin(silent)
+        bed.publish(route("llm", backend("llm-1", origin), models=("llm",)))
+        body = json.dumps({"model": "llm", "messages": ["x" * 400]}).encode()
+        _, writer = await bed.connect()
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await eventually_async(lambda: origin.seen, "the request")
+        writer.close()
+        await eventually_async(lambda: not bed.plane.clients, "the client's end")
+        (report,) = metrics.tokens.take_report()
+        assert (report.requests, report.prompt, report.completion) == (1, len(body) // 4, 0)
+
+    play(case)
 
 
 STREAM = b'{"model": "llm", "messages": [], "stream": true'

@@ -108,6 +108,7 @@ def test_what_rules_cannot_be_applied_to_is_left_out() -> None:
         line = json.loads(builder.line(refused, 0.0))
         assert line["bodyomitted"] == reason
         assert not {"data", "data_base64"} & set(line)
+    assert "data" not in json.loads(builder.line(event(b"", "", 401), 0.0))
     assert json.loads(EventBuilder(SETTINGS).line(event(b"\xff\x00"), 0.0))["data_base64"] == "/wA="
 
 
@@ -118,6 +119,8 @@ def test_a_client_hides_no_field_from_redaction_and_drops_no_event_of_others() -
         event('\ufeff{"secret": "key"}'.encode()),
         event(b"secret=key", "application/x-www-form-urlencoded"),
         event(b'{\n"secret"\n:"key"}', "text/event-stream"),
+        event(b'event: x\n{"secret": "key"}\n', "text/event-stream", 200),
+        event('\ufeffdata: {"secret": "key"}\n\n'.encode(), "text/event-stream", 200),
         event(b'{"a": "\\ud800", "secret": "key"}', caller="\ud800"),
     ):
         headers, body = builder.binary(hostile, 0.0)

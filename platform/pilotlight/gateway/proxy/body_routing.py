@@ -20,9 +20,7 @@ from pilotlight.gateway.proxy.model_field import MAX_STEPS, JsonModelField, mode
 from pilotlight.gateway.proxy.model_routes import (
     PATH,
     ModelMatch,
-    base_fields,
     missing_model,
-    model_list,
     model_object,
     unknown_model,
 )
@@ -33,6 +31,7 @@ from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
     INTERIM_RESPONSE,
     METHOD_NOT_ALLOWED,
+    UNCOUNTED,
     ErrorResponse,
     render_page,
 )
@@ -47,6 +46,7 @@ MAX_FIELD: Final = 1 << 12  # bytes of one that is read; engines refuse a longer
 INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
 TRUE: Final = (1, "1", "true", "t", "yes", "y", "on")  # of JSON, as pydantic reads a boolean, and so vLLM and SGLang
 ENCODED: Final = ErrorResponse(415, "the body has a content-encoding, so its tokens cannot be counted; send it plain")
+ADAPTER_API: Final = ErrorResponse(403, "adapters are loaded by the platform; deploy a manifest that names them")
 PROMPT_WAIT_S: Final = 0.05  # for a prompt that arrives after its head
 MAX_BODY: Final = 64 << 20  # before the model: clients may send long messages first
 FRAMING: Final = ("transfer-encoding", "trailer", "expect")  # headers that a new body makes void
@@ -83,8 +83,12 @@ def submit_model_request(request: ProxiedRequest) -> None:
 
     In this order: its request of usage; the model that it names, which `/v1` has found with the route; its prompt.
     """
-    route, headers = _route_of(request).route, request.prepared.head.headers
-    if not route.models or request.observation is None or request.method != "POST":
+    route, head, headers = _route_of(request).route, request.prepared.head, request.prepared.head.headers
+    if route.adapters and "load_lora_adapter" in unquote(head.target):  # for the control process alone
+        request.cancel(ADAPTER_API)
+    elif route.quota and head.upgrade:
+        request.cancel(UNCOUNTED)
+    elif not route.has_tokens or request.observation is None or request.method != "POST":
         _find_model(request)
     elif headers.get("content-encoding", "identity") != "identity" and (request.prepared.has_prompt or route.quota):
         request.cancel(ENCODED)
@@ -122,7 +126,8 @@ def _list_models(request: ProxiedRequest, name: str) -> None:
         request.reject(unknown_model(name, names))
         return
     parent = request.client.plane.routing.models.parent
-    body = json.dumps(model_object(name, parent(name)) if name else model_list(names, parent)).encode()
+    models = [model_object(each, parent(each)) for each in ([name] if name else names)]
+    body = json.dumps(models[0] if name else {"object": "list", "data": models}).encode()
     close, bodiless = request.closes_connection(), request.method == "HEAD"
     request.send_response(render_page(200, "application/json", body, close, bodiless))
 
@@ -181,12 +186,7 @@ class ModelRouting:
         names: list[str] = []
         match = self._match
         if match is None and prepared.route is not None:
-            match = routing.models.find_at(prepared.route.route, name) if name else None
-            if match is None:  # no model, or a name that its engine knows or refuses
-                match = ModelMatch(prepared.key, "", name or "", fields=base_fields(prepared.route.route))
-                if not match.fields:
-                    self._submit(request)
-                    return
+            match = routing.models.find_at(prepared.route.route, name or "")
         elif match is None:
             names = _callable_names(request) if name is None else []
             match = routing.models.find(name) if name is not None else routing.models.only(names)
@@ -201,7 +201,7 @@ class ModelRouting:
             request.resume_body()
         else:
             tag = match.tag or prepared.tag or tag_of(prepared.head.headers)
-            route = routing.routes[match.key]
+            route = routing.routes.get(match.key, prepared.route)
             request.prepared = prepared._replace(route=route, key=match.key, tag=tag, adapter=match.adapter)
             if request.method == "POST" and name not in (None, match.engine_name):  # what HEAD gets has no body
                 request.prepared = request.prepared._replace(renamed=(match.engine_name, name))

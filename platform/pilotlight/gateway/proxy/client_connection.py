@@ -166,7 +166,7 @@ class ClientConnection(FlowControlledProtocol):
             if error is not None:
                 request.reject(error)
                 return
-        if prepared.has_prompt or route.route.models or route.route.adapters:
+        if prepared.has_prompt or route.route.has_tokens:
             submit_model_request(request)
         else:
             self.plane.submit(request, route, prepared.tag)
@@ -178,7 +178,8 @@ class ClientConnection(FlowControlledProtocol):
             routes = (live.route for live in prepared.routing.routes.values() if not live.route.internal)
             request.reject(unknown_service(prepared.head.target, filter(allowed, routes)))
         elif page is None:
-            request.reject(prepared.error or ErrorResponse(404, f"the gateway does not serve /{prepared.page}"))
+            message = f"the gateway does not serve /{prepared.page}; services are below their names: /NAME/v2"
+            request.reject(prepared.error or ErrorResponse(404, message))
         elif prepared.page in self.plane.loopback_pages and not (
             is_loopback(self.peer) and "x-forwarded-for" not in prepared.head.headers
         ):

@@ -15,6 +15,7 @@ class ObservedRequest(Protocol):
     """A request as those see it that build its observer."""
 
     arrived_at: float
+    sent_at: float  # 0: nothing sent to a replica yet
     request_id: str
     method: str
     caller: str  # name of the authenticated client; empty: the route has no access rules

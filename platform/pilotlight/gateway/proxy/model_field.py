@@ -77,15 +77,11 @@ class JsonModelField:
             self._carry = piece[end:]
             return end
         self._in_string = False
-        if self._text is not None:
-            self._end_string(_decoded(self._text), self._offset + end + 1)
+        if self._text is not None and self._is_key:
+            self._key = _decoded(self._text)
+        elif self._text is not None:
+            self.name, self.end, self.done = _decoded(self._text), self._offset + end + 1, True
         return end + 1
-
-    def _end_string(self, text: str, end: int) -> None:
-        if self._is_key:
-            self._key = text
-        else:
-            self.name, self.end, self.done = text, end, True
 
     def _read_structure(self, piece: bytes, at: int) -> int:
         at = _end(_TO_BRACKET if self._depth > 1 else _TO_STRUCTURE, piece, at)

@@ -7,7 +7,7 @@ namespace `default` a name begins with the namespace, so that no tenant can take
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -56,18 +56,17 @@ class ModelRoutes:
 
     def find(self, name: str) -> ModelMatch | None:
         """Return the match of a name such as `llama`, `team/llama` or `llama@canary`."""
-        tag = ""
-        if name not in self._routes:
-            name, _, tag = name.rpartition("@")
-        return self._match(*self._routes[name], tag) if name in self._routes else None
+        found = next((each for each in _spellings(name, DEFAULT_NAMESPACE) if each[0] in self._routes), None)
+        return self._match(*self._routes[found[0]], found[1]) if found else None
 
-    def find_at(self, route: Route, name: str) -> ModelMatch | None:
-        """Return the match of a name at a route's own address, where it needs no namespace; None: it is none of its."""
-        for whole in (name, name.removeprefix(_prefix(route))):
-            for known, _, tag in ((whole, "", ""), whole.rpartition("@")):
-                if known in route.models or (_key(route), known) in self._adapters:
-                    return self._match(route, known, tag)
-        return None
+    def find_at(self, route: Route, name: str) -> ModelMatch:
+        """Return the match of a name at a route's own address, where it needs no namespace."""
+        for known, tag in _spellings(name, route.namespace):
+            if known in route.models or (_key(route), known) in self._adapters:
+                return self._match(route, known, tag)
+        # No model, or a name that its engine knows, such as an adapter's version, or refuses.
+        adapter = next((each for each in route.adapters if each.model == name and not each.fields), None)
+        return ModelMatch(_key(route), "", name, adapter, base_fields(route))
 
     def _match(self, route: Route, name: str, tag: str) -> ModelMatch:
         split = self._adapters.get((_key(route), name))
@@ -89,6 +88,12 @@ class ModelRoutes:
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:
         """Return the names that a client may call."""
         return sorted(name for name, (route, _) in self._routes.items() if allowed(route))
+
+
+def _spellings(name: str, namespace: str) -> Iterator[tuple[str, str]]:
+    """Yield what a name may mean, with a tag, at an address that needs no namespace."""
+    for whole in (name, name.removeprefix(f"{namespace}/")):
+        yield from ((whole, ""), (whole.rpartition("@")[0], whole.rpartition("@")[2]))
 
 
 def _key(route: Route) -> RouteKey:
@@ -120,10 +125,6 @@ class AdapterSplit:
 def model_object(name: str, parent: str = "") -> dict[str, Any]:
     model = {"id": name, "object": "model", "created": CREATED, "owned_by": "pilotlight"}
     return {**model, "parent": parent} if parent else model
-
-
-def model_list(names: Iterable[str], parent: Callable[[str], str]) -> dict[str, Any]:
-    return {"object": "list", "data": [model_object(name, parent(name)) for name in names]}
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ErrorResponse:

@@ -45,7 +45,7 @@ class LiveRoute:
     def __init__(self, route: Route, backends: dict[str, LiveBackend], previous: "LiveRoute | None") -> None:
         self.route = route
         # Its requests have observers.
-        self.observed = bool(route.models or route.adapters or route.request_log or route.audit)
+        self.observed = bool(route.has_tokens or route.request_log or route.audit)
         self.backends = backends
         scheduler = SmoothWeightedRoundRobin({backend.revision: backend.weight for backend in route.backends})
         if previous is not None and previous._scheduler.weights == scheduler.weights:

@@ -55,6 +55,7 @@ CONNECTION_LOST = ErrorResponse(502, "the service closed the connection before r
 HEAD_TOO_LONG = ErrorResponse(431, "the request's head is longer than 64 KiB; send shorter headers or a shorter path")
 HEAD_TIMEOUT = ErrorResponse(408, "the request's head did not arrive within 30 s")
 BODY_TIMEOUT = ErrorResponse(408, "the request's body did not arrive in time; send it faster, or in parts")
+UNCOUNTED = ErrorResponse(501, "its token quota counts HTTP responses alone; send a POST request")
 METHOD_NOT_ALLOWED = ErrorResponse(405, "this page supports GET and HEAD", {"Allow": "GET, HEAD"})
 
 

@@ -47,7 +47,7 @@ class EventBuilder:
         self._settings = settings
         self._redactor = Redactor(settings.redact_fields, settings.redact_patterns)
 
-    def attributes(self, event: LogEvent, now: float) -> dict[str, str]:
+    def attributes(self, event: LogEvent, now: float, omitted: str = "") -> dict[str, str]:
         """Return the CloudEvents attributes. Extensions beyond KServe's: revision, caller, http*, body*."""
         settings = self._settings
         metadata = {
@@ -64,6 +64,7 @@ class EventBuilder:
             "annotations": json.dumps(dict(settings.annotations)) if settings.annotations else "",
             "revision": event.revision, "caller": event.caller, "httpmethod": event.method, "httppath": event.path,
             "httpstatus": "" if event.status is None else str(event.status), "bodybytes": str(event.size),
+            "bodyomitted": omitted,
         }  # fmt: skip
         return {name: value for name, value in found.items() if value}
 
@@ -72,7 +73,7 @@ class EventBuilder:
         if not self._settings.payload:
             return b"", "metadata"
         cut = "truncated" if event.size > len(event.body) else ""
-        if not self._redactor.rules:
+        if not self._redactor.rules or not event.body:
             return event.body, cut
         if event.encoded:
             return b"", "encoded"
@@ -89,17 +90,13 @@ class EventBuilder:
     def line(self, event: LogEvent, now: float) -> bytes:
         """Return the event in CloudEvents' JSON format, as one line."""
         body, omitted = self.payload(event)
-        document: dict[str, Json] = self.attributes(event, now)
-        if omitted:
-            document["bodyomitted"] = omitted
-        if body:
-            document |= _data(body, event)
+        document = {**self.attributes(event, now, omitted), **(_data(body, event) if body else {})}
         return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
     def binary(self, event: LogEvent, now: float) -> tuple[dict[str, str], bytes]:
         """Return headers and body of CloudEvents' binary HTTP mode, which KServe's agent sends."""
         body, omitted = self.payload(event)
-        attributes = self.attributes(event, now) | ({"bodyomitted": omitted} if omitted else {})
+        attributes = self.attributes(event, now, omitted)
         content_type = attributes.pop("datacontenttype", OCTETS)
         headers = {f"ce-{name}": _header(value) for name, value in attributes.items()}
         valid = content_type.isascii() and content_type.isprintable()

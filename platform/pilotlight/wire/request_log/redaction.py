@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Json = Any
 REDACTED: Final = "[redacted]"
 STREAM_END: Final = "[DONE]"  # of OpenAI's streams, which is no JSON
+EVENT_FIELDS: Final = ("", "data", "event", "id", "retry")
 MAX_MATCHES: Final = 1000  # of a pattern in a text: each may search all the rest, which is quadratic even with RE2
 _STEP: Final = re.compile(r"\.([^.*\[\]]+)|\[(\*|0|[1-9][0-9]*)\]")
 
@@ -61,8 +62,10 @@ class Redactor:
     def _stream_lines(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
             name, colon, value = line.partition(":")
-            document = name == "data" and colon and value.strip() != STREAM_END
-            yield f"{name}{colon} {self.body(value.strip())}" if document else self.text(line)
+            if name == "data" and colon and value.strip() != STREAM_END:
+                yield f"data: {self.body(value.strip())}"
+            else:  # a line that is no field of an event may be read as JSON
+                yield self.text(line) if name.strip() in EVENT_FIELDS else self.body(line)
 
     def _walk(self, value: Json) -> Json:
         if isinstance(value, dict):

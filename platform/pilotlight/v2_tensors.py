@@ -79,7 +79,7 @@ def required_inputs(inputs: Sequence[InputSpec]) -> list[InputSpec]:
 def rows_by_name(rows: Any, inputs: Sequence[InputSpec]) -> Any:
     """Return rows as lists by input name; all else as it is. Raise ValueError for rows that are unlike.
 
-    Rows are objects, or lists for a model of a table, whose inputs are all columns [-1, 1]; there a flat list is a row.
+    Rows are objects, or lists where inputs are columns [-1, 1] or several required values [1]; a flat list is a row.
     """
     if not isinstance(rows, list) or not rows:
         return rows
@@ -87,7 +87,8 @@ def rows_by_name(rows: Any, inputs: Sequence[InputSpec]) -> Any:
         if any(row.keys() != rows[0].keys() for row in rows):
             raise ValueError("the rows have different names; each row must be an object with the same names")
         return {name: [row[name] for row in rows] for name in rows[0]}
-    if len(inputs) < 2 or any(each.shape != (-1, 1) for each in inputs):
+    shapes = {each.shape for each in inputs}
+    if len(inputs) < 2 or not (shapes == {(-1, 1)} or (shapes == {(1,)} and len(required_inputs(inputs)) > 1)):
         return rows
     if not any(isinstance(row, list | tuple) for row in rows):
         rows = [rows]

@@ -48,8 +48,8 @@ class InferResult(Mapping[str, "Array"]):
         return [each.decode() for each in self[name].ravel()]
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{each.name}: {each.datatype}{list(each.shape)}" for each in self._tensors.values())
-        return f"InferResult({self.model_name}, {shown})"
+        shown = (f"{name}: {each.datatype}{list(each.shape)} {self[name]}" for name, each in self._tensors.items())
+        return f"InferResult({self.model_name}, {', '.join(shown)})"
 
 
 def infer(

@@ -9,6 +9,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -21,11 +22,14 @@ from pilotlight.wire.model_formats import (
     SKOPS_TYPES,
     WHOLE_MODULE,
     Detected,
+    bound_names,
     detect,
+    detect_file,
+    foreign_types,
     holds_only_weights,
+    may_serve,
     missing_module,
     model_name,
-    pickle_files,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +39,6 @@ if TYPE_CHECKING:
 _PICKLE: Final = "is a pickle, which runs code of its author when it is loaded"
 _FLAGS: Final = ("--trust-pickle", "--config")  # by which a container may pin pickles itself
 _DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel"})
-_METHODS: Final = frozenset({"predict", "execute", "execute_batch", "__call__"})
 
 
 def pins_of(files: Iterable[Path]) -> str:
@@ -51,34 +53,37 @@ def pins_of(files: Iterable[Path]) -> str:
 def untrusted_files(path: Path) -> list[Path]:
     """Return the files of a model that our predictor loads only by their SHA-256, since reading them may run code."""
     model = detect(path)
-    if model is None or model.format.name != "sklearn":
-        return pickle_files(path)
-    files = [path] if path.is_file() else sorted(path.rglob("*.skops"))
-    return [*pickle_files(path), *filter(_unknown_types, files)]
-
-
-def _unknown_types(file: Path) -> list[str]:
-    """Return types of a file of skops that may be unsafe; [] of other files, of damaged ones and without skops."""
-    if file.suffix != ".skops":
+    if model is None or model.format.name not in ("sklearn", "mlflow", "pytorch"):
         return []
-    try:
-        from skops import io
-
-        return sorted(set(io.get_untrusted_types(file=file)) - SKOPS_TYPES)
-    except Exception:  # of many types; the predictor says what is wrong
-        return []
+    files = [model.file] if model.file.is_file() else sorted(filter(Path.is_file, path.rglob("*")))
+    if model.format.name == "pytorch":
+        files = [each for each in files if (known := detect_file(each)) and known.format == model.format]
+    return [each for each in files if why_untrusted(each)]
 
 
 def why_untrusted(file: Path) -> str:
-    """Return why one of `untrusted_files` is loaded only by its SHA-256, as the predicate of its name."""
-    if types := _unknown_types(file):
-        return f"holds types that are not known to be safe ({', '.join(types)}): loading them may run any code"
-    return _PICKLE
+    """Return why a file is loaded only by its SHA-256, as the predicate of its name; empty for one that is not.
+
+    That is a pickle, or one of skops or torch.save with types that may be unsafe; damaged ones are left to the
+    predictor, and those of skops where it is not installed.
+    """
+    known, types = detect_file(file), list[str]()
+    if known and (known.phrase == WHOLE_MODULE or (known.format.name == "sklearn" and file.suffix in PICKLE_SUFFIXES)):
+        return _PICKLE
+    if known and known.format.name == "pytorch":
+        types = foreign_types(file)
+    elif file.suffix == ".skops":
+        with suppress(Exception):  # of many types
+            from skops import io
+
+            types = sorted(set(io.get_untrusted_types(file=file)) - SKOPS_TYPES)
+    unsafe = f"holds types that are not known to be safe ({', '.join(types)}): loading them may run any code"
+    return unsafe if types else ""
 
 
 def safe_formats(phrase: str, file: str) -> str:
     """Return how else to save a pickle, so that it needs no trust; `phrase` is that of its format."""
-    if phrase == WHOLE_MODULE:
+    if phrase == WHOLE_MODULE or file.endswith((".pt", ".pth", ".ckpt")):
         return "as a state dict, TorchScript or .pt2"
     return f"in another format, such as {'' if file.endswith('.skops') else 'skops or '}ONNX"
 
@@ -108,28 +113,14 @@ def check_code(path: str, served: str | None = "") -> None:
         place, reason = f"{file}:{getattr(error, 'lineno', 1)}", getattr(error, "msg", error)
         raise UsageError(f"{place} is not valid Python: {reason}") from None
     own = [node for node in tree.body if isinstance(node, _DEFINITION) and node.name[0] != "_"]
-    if served and not _may_have(tree, served):
+    if served and bound_names(tree).isdisjoint((served, "*")):
         names = [node.name for node in own]
         hint = suggestion(served, names) or (f"; it has {', '.join(names)}" if names else "")
         raise UsageError(f"{file} has no {'class' if served[0].isupper() else 'function'} {served}{hint}")
-    imports = any(isinstance(node, ast.ImportFrom) for node in tree.body)  # perhaps of a predict
-    if served == "" and own and not imports and not any(map(_is_served, own)):
+    if served == "" and own and not may_serve(Path(file).read_bytes()):
         message = f"{file} defines neither a function predict nor a class with a method predict"
         word = shlex.quote(f"{path.rstrip('/')}:{own[0].name}")
         raise UsageError(message, f"name what to serve: platformctl deploy {word} --name {model_name(path)}")
-
-
-def _is_served(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    methods = {getattr(each, "name", "") for each in node.body}
-    return node.name in _SERVED or (isinstance(node, ast.ClassDef) and bool(node.bases or methods & _METHODS))
-
-
-def _may_have(tree: ast.Module, name: str) -> bool:
-    """Whether a name is defined, assigned or imported anywhere, if only by `import *`."""
-    nodes = list(ast.walk(tree))
-    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    names |= {str(getattr(node, "asname", None) or getattr(node, "name", "")) for node in nodes}
-    return not names.isdisjoint((name, "*"))
 
 
 def check_model(path: str, workload: "Workload", service: "Service") -> None:
@@ -144,7 +135,7 @@ def check_model(path: str, workload: "Workload", service: "Service") -> None:
     named = re.search(r"\bclass=([^,\s]+)", " ".join(map(str, words)))
     found = model.format.name == "python" and not Path(path, "config.pbtxt").exists()
     check_code(path, named[1] if named else "" if found else None)
-    if not (pickles := untrusted_files(Path(path))):
+    if named or not (pickles := untrusted_files(Path(path))):
         return
     trusted, pins, name = _trusted(workload), pins_of(pickles), pickles[0].name
     if trusted is None or not {pin.lower() for pin in pins.split(",")}.isdisjoint(trusted.lower().split(",")):

@@ -1,7 +1,8 @@
 """Pins of the documents of a release: which model URIs they load, and the annotation that carries their content."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
@@ -63,12 +64,8 @@ def resolve_pins(
     requirements of Python models are installed for replicas on this machine. Without `models`, a path is not of this
     machine: on a cluster it is one of the image.
     """
-    uris = check_models(documents, capabilities, here=models is not None)
+    uris = check_models(documents, capabilities, here=models is not None, note=partial(progress, "Warning"))
     paths = {uri: local_path(uri) for uri in uris if is_local(uri)} if models is not None else {}
-    for path in paths.values():
-        if (model := detect(Path(path))) is not None and (rows := fixed_batch(model.file)):
-            message = f"{model.file.name} has a fixed batch dimension of {rows}: requests of other sizes are refused"
-            progress("Warning", f"{message}; export it with a dynamic one (dynamic_shapes)")
     pins = {uri: models.pin(path, mode, progress) for uri, path in paths.items() if models is not None}
     remote = [uri for uri in uris if scheme_of(uri) in REMOTE_SCHEMES]
     found: dict[str, ModelPin | str] = {
@@ -85,8 +82,10 @@ def resolve_pins(
     return with_pins(documents, pins)
 
 
-def check_models(documents: Documents, capabilities: "Capabilities", *, here: bool) -> list[str]:
-    """Return the model URIs without a pin, in order; `here`: paths are of this machine.
+def check_models(
+    documents: Documents, capabilities: "Capabilities", *, here: bool, note: Callable[[str], object]
+) -> list[str]:
+    """Return the model URIs without a pin, in order; `here`: paths are of this machine. `note` gets warnings.
 
     Raises InvalidDocument for what cannot be planned, UsageError for what replicas would refuse to load, PlatformError
     for a store whose library replicas on this machine lack.
@@ -104,6 +103,9 @@ def check_models(documents: Documents, capabilities: "Capabilities", *, here: bo
             check_stored_pickle(uri, work, service)
         elif here and is_local(uri):
             check_model(local_path(uri), work, service)
+            if (model := detect(Path(local_path(uri)))) is not None and (rows := fixed_batch(model.file)):
+                size = f"{model.file.name} has a fixed batch dimension of {rows}"
+                note(f"{size}: requests of other sizes are refused; export it with a dynamic one (dynamic_shapes)")
     return list(unpinned)
 
 

@@ -25,6 +25,7 @@ from pilotlight.sdk.model import ATTRIBUTE, model
 LITERAL_BYTES: Final = 64 << 10  # a longer value belongs into a file
 _READS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _FIX: Final = "create it in initialize(), or save it to a file and name that in @pilotlight.model(files=[…])"
+_LIBRARIES: Final = frozenset({"sklearn", "xgboost", "lightgbm", "torch"})  # whose objects are saved as files
 _PLAIN: Final = (ast.Constant, ast.UnaryOp, ast.Tuple, ast.Name)  # expressions without effects
 _SCALARS: Final = (int, float, bool, str, bytes, tuple, type(None))
 Node: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -40,6 +41,9 @@ class Definition(NamedTuple):
 def module_source(served: Any) -> str:
     """Return a module with the class, function or class of an instance. Raise UsageError for what it cannot hold."""
     kind = served if isinstance(served, type | FunctionType) else type(served)
+    if kind is not served and kind.__module__.partition(".")[0] in _LIBRARIES:
+        problem = f"model {kind.__name__!r} is an object of {kind.__module__}, which cannot be written as source"
+        raise UsageError(problem, "save it (joblib.dump, torch.export.save, save_model) and deploy that file")
     flags = functools.reduce(operator.or_, (each.__code__.co_flags for each in _functions(kind)), 0)
     collector = _Collector(kind.__module__, kind.__name__, flags & __future__.annotations.compiler_flag)
     collector.add(kind.__name__, kind)

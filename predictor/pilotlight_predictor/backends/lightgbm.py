@@ -70,10 +70,9 @@ def prepare() -> None:
 
 
 def load(spec: LoadSpec) -> TableInstance:
-    library = _open(thread_count(spec))
     try:
         check_complete(spec.path)
-        booster = Booster(library, str(spec.path), thread_count(spec))
+        booster = Booster(_open(thread_count(spec)), str(spec.path), thread_count(spec))
     except ValueError as error:
         raise LoadFailed(f"{spec.path.name} is not a LightGBM model: {first_line(error)}") from None
     return TableInstance(Features(spec.config.name, booster.width, booster.names), {"predict": booster.predict})

@@ -6,6 +6,7 @@ Estimators of other libraries with scikit-learn's interface (XGBClassifier, LGBM
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
+from contextvars import Context
 from functools import partial
 from types import FunctionType
 from typing import Any, Final, NoReturn
@@ -86,8 +87,7 @@ def read_estimator(spec: LoadSpec, own: Find) -> Any:
     """
     try:
         if spec.path.suffix == ".skops":
-            with finding(own, spec.path.name):
-                return _read_skops(spec)
+            return _read_skops(spec, own)
         import joblib
         from joblib.numpy_pickle_compat import NDArrayWrapper, ZNDArrayWrapper
 
@@ -107,7 +107,7 @@ def _refuse_file_of_array(wrapper: Any, unpickler: Any) -> NoReturn:
     raise LoadFailed(f"{message}, which --trust-pickle does not cover: load it and save it again by joblib.dump")
 
 
-def _read_skops(spec: LoadSpec) -> Any:
+def _read_skops(spec: LoadSpec, own: Find) -> Any:
     try:
         from skops import io
         from skops.io import _general, _utils
@@ -119,9 +119,10 @@ def _read_skops(spec: LoadSpec) -> Any:
     untrusted = io.get_untrusted_types(data=content)
     if unvetted := sorted(set(untrusted) - SKOPS_TYPES):
         what = f"types that are not known to be safe ({', '.join(unvetted)})"
-        with open_trusted(spec.path, spec.trusted_pickles, what, "save it in another format, such as ONNX") as file:
+        trusted = open_trusted(spec.path, spec.trusted_pickles, what, "save it in another format, such as ONNX")
+        with trusted as file, finding(own, spec.path.name):
             return io.loads(file.read(), trusted=untrusted)
-    estimator = io.loads(content, trusted=untrusted)
+    estimator = Context().run(io.loads, content, trusted=untrusted)  # not by the lookup of another model that loads it
     _check_arrays(list(_parts(estimator)))
     return estimator
 

@@ -14,6 +14,8 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final, TypeAlias
 
 from pilotlight.contract import trust_pickle_setting
@@ -107,13 +109,16 @@ pickle.Unpickler, pickle.load, pickle.loads = _Unpickler, _load, _loads  # type:
 def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str) -> IO[bytes]:
     """Open a pinned file. Raise LoadFailed unless `trusted` has its name and SHA-256.
 
-    Read the file that is returned: the name may point to another one by now. `what` the file holds and what to do
-    `instead` are parts of the message.
+    Read the copy that is returned: the name may point to another file by now, or the file be written to. `what` the
+    file holds and what to do `instead` are parts of the message.
     """
     if path.name not in trusted:
         raise refusal(path, what, instead)
-    file = path.open("rb")
-    digest, pinned = _digest(file), trusted[path.name].lower()
+    file = SpooledTemporaryFile(256 << 20)  # noqa: SIM115 - the caller closes it; a larger one is on disk
+    with path.open("rb") as source:
+        copyfileobj(source, file)
+    file.seek(0)
+    digest, pinned = hashlib.file_digest(file, "sha256").hexdigest(), trusted[path.name].lower()
     if digest == pinned:
         file.seek(0)
         return file
@@ -124,14 +129,11 @@ def open_trusted(path: Path, trusted: Mapping[str, str], what: str, instead: str
 def refusal(path: Path, what: str, instead: str) -> LoadFailed:
     """Return the error for a file that is not pinned, with the option that would pin it."""
     with path.open("rb") as file:
-        return _refusal(path, f"holds {what}, which can run arbitrary code when loaded: {instead}, or,", _digest(file))
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return _refusal(path, f"holds {what}, which can run arbitrary code when loaded: {instead}, or,", digest)
 
 
 def _refusal(path: Path, why: str, digest: str) -> LoadFailed:
     pin = f"{path.name}={digest}"  # `deploy` replaces what to set by its own form
     advice = f"set --trust-pickle {pin} (for a manifest: {trust_pickle_setting(pin)})"
     return LoadFailed(f"{path.name} {why} if you trust its author, {advice}")
-
-
-def _digest(file: IO[bytes]) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

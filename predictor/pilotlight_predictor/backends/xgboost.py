@@ -85,13 +85,15 @@ def prepare() -> None:
 
 
 def load(spec: LoadSpec) -> TableInstance:
-    library = _open(thread_count(spec))
     try:
-        booster = Booster(library, spec.path.read_bytes(), thread_count(spec))
+        booster = Booster(_open(thread_count(spec)), spec.path.read_bytes(), thread_count(spec))
     except ValueError as error:
         raise LoadFailed(f"{spec.path.name} is not an XGBoost model for this version: {first_line(error)}") from None
     features = Features(spec.config.name, booster.width, booster.names, datatype="FP32")
-    return TableInstance(features, _methods(booster))
+    instance = TableInstance(features, _methods(booster))
+    if len(instance.outputs) > 1:  # of a classifier; its file has the number of classes, which are 0, 1, …
+        instance.labels = {"predict_proba": [str(label) for label in range(instance.outputs[1].shape[-1])]}
+    return instance
 
 
 def _open(threads: int) -> Any:

@@ -88,9 +88,14 @@ def read_sampling(parameters: Mapping[str, Any], default_max_tokens: int = 0, pr
     except msgspec.ValidationError as error:
         name = re.findall(r"\$\.(\w+)", str(error))[-1]
         value = parameters[name]
-        text = "an object" if isinstance(value, dict) else msgspec.json.encode(value).decode()
-        shown = text if len(text) <= 60 else text[:57] + "…"
+        shown = "an object" if isinstance(value, dict) else as_json(value)
         raise BadField(name, f"{prefix}{name} = {shown}, must be {_MUST[name]}") from None
+
+
+def as_json(value: Any) -> str:
+    """Return a value for a message, cut to 60 characters."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else text[:57] + "…"
 
 
 _MUST: Final = {

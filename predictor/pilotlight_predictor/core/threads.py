@@ -16,6 +16,9 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 STACK_SLOTS: Final = (1 << 15) + 200  # pointers; above a power of two, because a chunk is rounded up to the next one
+# A thread that launches a batch needs the GIL for microseconds; a busy event loop releases it only after Python's
+# switch interval of 5 ms, longer than many batches take.
+LAUNCH_INTERVAL_S: Final = 0.0005
 LOADED_INTERVAL_S: Final = 0.0002  # duration of a small request: much less would interrupt requests themselves
 BLAS_THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -153,7 +156,7 @@ class _SwitchInterval:
             if self._works == 0:
                 sys.setswitchinterval(self._usual)
 
-    def shorten(self, seconds: float) -> None:
+    def shorten(self, seconds: float = LAUNCH_INTERVAL_S) -> None:
         """Limit the interval permanently, from any thread, also while work runs that will restore it."""
         with self._lock:
             self._usual = min(seconds, self._usual if self._works else sys.getswitchinterval())
@@ -203,7 +206,7 @@ def ensure_blas_threads() -> None:
 
 def restore_blas_threads(environ: Mapping[str, str]) -> None:
     """Set the number of threads that OpenBLAS would have started itself, from the same variables."""
-    library = openblas()
+    library = mapped_library("libscipy_openblas64_")  # numpy's own; other builds have another name, and one thread
     if library is None:
         return
     configured = next((environ[name] for name in BLAS_THREAD_VARIABLES if environ.get(name, "").isdecimal()), "")
@@ -212,10 +215,10 @@ def restore_blas_threads(environ: Mapping[str, str]) -> None:
         library.scipy_openblas_set_num_threads64_(count)
 
 
-def openblas() -> Any | None:
-    """Return numpy's bundled OpenBLAS if it is loaded. Other builds of numpy have another name, and one thread."""
+def mapped_library(name: str, maps: str = "/proc/self/maps") -> Any | None:
+    """Return the library that is mapped into this process already, by a part of its path; None if there is none."""
     import ctypes
 
-    with open("/proc/self/maps") as maps:
-        path = next((line.split()[-1] for line in maps if "libscipy_openblas64_" in line), None)
+    with open(maps) as lines:
+        path = next((line.split()[-1] for line in lines if name in line), None)
     return ctypes.CDLL(path) if path is not None else None

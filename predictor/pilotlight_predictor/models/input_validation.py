@@ -33,7 +33,7 @@ class InputValidator:
     def __init__(self, config: ModelConfig) -> None:
         self._model = config.name
         self._max_rows = config.max_batch_size
-        self._python = config.backend == "python"
+        self._backend = config.backend
         self._inputs = {tensor.name: tensor for tensor in config.inputs}
         self._names = frozenset(self._inputs)  # not the keys: the helper process gets this by a pickle
         self._required = frozenset(tensor.name for tensor in config.inputs if not tensor.optional)
@@ -132,13 +132,15 @@ class InputValidator:
         expected = [-1, *dims] if self._max_rows else list(dims)
         raise BadRequest(
             f"unexpected shape for input '{declared.name}' for model '{self._model}':"
-            f" expected {expected}, got {list(shape)}{self._fix_for_several(declared, shape)}"
+            f" expected {expected}, got {list(shape)}{self._fix(declared, shape)}"
         )
 
-    def _fix_for_several(self, declared: TensorConfig, shape: Shape) -> str:
-        """Return how a model.py takes several values, if it got them for an argument that is one, such as `str`."""
+    def _fix(self, declared: TensorConfig, shape: Shape) -> str:
+        """Return how a model takes other numbers of rows than the one of its export, or values than an argument's."""
+        if self._backend in ("torch", "pytorch") and not self._max_rows and shape[1:] == declared.dims[1:] != ():
+            return "; its batch size was fixed at the export: use dynamic_shapes of torch.export.export"
         kind = {"BYTES": "str", "INT64": "int", "FP64": "float", "BOOL": "bool"}.get(declared.datatype)
-        if not self._python or self._max_rows or not kind or (declared.dims, len(shape)) != ((1,), 1):
+        if self._backend != "python" or self._max_rows or not kind or (declared.dims, len(shape)) != ((1,), 1):
             return ""
         return f"; a request has one {declared.name}: annotate it list[{kind}], or declare it [-1], for several"
 

@@ -26,8 +26,8 @@ from pilotlight_predictor.repository.model_config import ModelConfig, Warmup, Wa
 SHORT: Final = 4096  # bytes of a request that stays in memory as an example
 EXAMPLE_FILE: Final = "example.json"
 REMEDY: Final = (
-    "fix the model, or put a request that it accepts into example.json in its folder, or turn the warm-up off: "
-    "--set spec.predictor.model.warmup=none (deploy) or --warmup none (serve)"
+    "fix the model, or put a request that it accepts into example.json beside its file, or give one by --example "
+    "(serve), or turn the warm-up off: --set spec.predictor.model.warmup=none (deploy) or --warmup none (serve)"
 )
 DECLARATION: Final = "correct them (INPUTS in model.py, or config.pbtxt)"
 
@@ -120,7 +120,8 @@ def run_warmups(
                 message = f"model '{config.name}' is unverified, its warm-up with zeros failed: {why}"
                 log("model.unverified", message, level="WARNING", model=config.name, version=version)
                 return WarmupResult(False, failure=why)
-            what = "zeros" if plan.automatic else plan.origin
+            shapes = ", ".join(f"{name} {list(tensor.array.shape)}" for name, tensor in request.inputs.items())
+            what = f"zeros that the server made up: {shapes}" if plan.automatic else plan.origin
             reason = f"warm-up failed ({what}): {describe_failure(problem, folder)}; {REMEDY}"
             raise LoadFailed(reason) from cause_of(problem)
     if not plan.requests:

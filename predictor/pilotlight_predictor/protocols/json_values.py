@@ -205,19 +205,19 @@ def packer(datatype: str, count: int) -> Callable[..., None]:
     return struct.Struct(f"<{count}{_CODES[datatype]}").pack_into
 
 
-def decode_values(index: int, datatype: str, shape: Shape, text: msgspec.Raw) -> Tensor:
-    """Decode the field `data` of the input at `index`. Raise BadRequest."""
+def decode_values(where: str, datatype: str, shape: Shape, text: msgspec.Raw) -> Tensor:
+    """Decode the field `data` of an input; `where` names it in errors. Raise BadRequest."""
     if len(view := memoryview(text)) > LONG:
         if datatype == "BYTES":
-            check_strings(f"inputs[{index}]", prod(shape))
+            check_strings(where, prod(shape))
         elif (array := _decode_long(datatype, shape, view)) is not None:
             return Tensor(datatype, array)
     try:
         # Fast path: flat values that fit, in one typed pass in C.
         values = flat_decoder(datatype)(text)
-        return Tensor(datatype, pack_values(f"inputs[{index}]", datatype, shape, values))
+        return Tensor(datatype, pack_values(where, datatype, shape, values))
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, struct.error):
-        return Tensor(datatype, _decode_any(index, datatype, shape, memoryview(text)))
+        return Tensor(datatype, _decode_any(where, datatype, shape, memoryview(text)))
 
 
 def _decode_long(datatype: str, shape: Shape, text: memoryview) -> Array | None:
@@ -267,8 +267,8 @@ def pack_values(
     return bf16_from_float(array).reshape(shape) if datatype == "BF16" else array
 
 
-def _decode_any(index: int, datatype: str, shape: Shape, text: memoryview) -> Array:
-    where, depth = f"inputs[{index}]", _depth(text)
+def _decode_any(where: str, datatype: str, shape: Shape, text: memoryview) -> Array:
+    depth = _depth(text)
     if depth > MAX_DEPTH:
         raise BadRequest(f"{where}.data is nested deeper than {MAX_DEPTH} levels")
     if depth == 0:

@@ -190,7 +190,7 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
     backend = _configured_backend(config)
     if backend is None and backend_for_folder(version_dir) is not None:
         return version_dir
-    model = only_model(version_dir) if backend is None else None
+    model = only_model(version_dir, code="class" in config.parameters) if backend is None else None
     if model is not None and find_backend(model.format.backend):
         return model.file
     if backend is not None and not backend.files:

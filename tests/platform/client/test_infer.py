@@ -64,6 +64,7 @@ def test_text_and_bytes_become_bytes(served: RunningServer, ask: Ask, value: Any
     result = ask(served.url, "infer", "identity_bytes", value)
     assert list(result["y"]) == [b"a", "grüß".encode()]
     assert result.strings("y") == ["a", "grüß"]
+    assert repr(result) == f"InferResult(identity_bytes, y: BYTES[2] {result['y']})"
 
 
 def test_bytes_that_are_no_text_pass(served: RunningServer, ask: Ask) -> None:

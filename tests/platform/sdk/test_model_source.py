@@ -206,6 +206,13 @@ def test_an_attribute_of_an_instance_that_is_no_literal_is_named() -> None:
     assert failing(made)[0] == "model 'Base': its attribute 'weights' cannot be written as source"
 
 
+def test_an_object_of_a_known_library_is_to_be_saved() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    message, fix = failing(linear_model.LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0]))
+    assert message.startswith("model 'LinearRegression' is an object of sklearn.linear_model.")
+    assert fix == "save it (joblib.dump, torch.export.save, save_model) and deploy that file"
+
+
 def test_an_instance_with_slots_is_refused() -> None:
     class Slotted:
         __slots__ = ("a",)

@@ -25,6 +25,9 @@ def put(folder: Path, **files: bytes) -> Path:
     return folder
 
 
+SCALER = b"class Scale(base.BaseEstimator, TransformerMixin):\n    def transform(self, x): pass\n"
+
+
 def archive(path: Path, *names: str) -> Path:
     with zipfile.ZipFile(path, "w") as file:
         for name in names:
@@ -126,6 +129,12 @@ def test_other_text_and_json_is_no_model(tmp_path: Path) -> None:
         ({"model__py": b"class Net(nn.Module):\n\nclass Model:\n", "net__pth": b""}, "python"),
         ({"model__py": b"class Churn(kserve.Model):\n", "net__pth": b""}, "python"),
         ({"model__py": b"def predict(x):\n", "net__pth": b""}, "python"),
+        ({"model__py": SCALER, "m__joblib": b"", "feats__py": b""}, "sklearn"),
+        ({"model__py": b"def double(x): pass\n", "model__pkl": b""}, "sklearn"),
+        ({"model__py": SCALER + b"class Steps(Scale):\n    def predict(self, x): pass\n", "m__joblib": b""}, "python"),
+        ({"model__py": b"class Mine(Forest): pass\n", "m__joblib": b""}, "python"),
+        ({"model__py": b"def fit(:\n", "m__joblib": b""}, "python"),
+        ({"model__py": SCALER, "a__joblib": b"", "b__onnx": b""}, "python"),
         ({"iris__joblib": b"", "requirements__txt": b"x"}, "sklearn"),
         ({"iris__onnx": b"", "scaler__pkl": b"", "util__py": b""}, "onnx"),
         ({"iris__joblib": b"", "feats__py": b"", "train__py": b""}, "sklearn"),

@@ -23,12 +23,14 @@ def write(path: Path, text: str = "") -> Path:
         ("iris/1/model.py", "iris/requirements.txt", "."),
         ("model.py", "requirements.txt", "requirements.txt"),
         ("model.py", "requirements.txt", "net.pth"),
+        ("model.py", "requirements.txt", "m.joblib"),
     ],
 )
 def test_requirements_are_found_in_every_layout_of_a_model(
     tmp_path: Path, code: str, requirements: str, model: str
 ) -> None:
     write(tmp_path / "net.pth")
+    write(tmp_path / "m.joblib")
     write(tmp_path / code)
     wanted = write(tmp_path / requirements, "tiny")
     found = find(str(tmp_path / model))
@@ -38,7 +40,7 @@ def test_requirements_are_found_in_every_layout_of_a_model(
 
 def test_requirements_without_code_of_ours_are_none(tmp_path: Path) -> None:
     write(tmp_path / "requirements.txt", "tiny")  # such as those of an MLflow model
-    for name in ("model.onnx", "net.pt"):
+    for name in ("model.onnx", "net.pt", "m.joblib"):
         write(tmp_path / name)
         assert find(str(tmp_path / name)) is None
     assert find(str(tmp_path)) is None

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,3 +60,18 @@ def source(tmp_path: Path) -> Callable[..., Path]:
         return folder / "model.py"
 
     return make
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    from sklearn.datasets import load_iris
+
+    table = load_iris(as_frame=True)
+    return SimpleNamespace(x=table.data.to_numpy(), y=table.target.to_numpy(), frame=table.data)
+
+
+@pytest.fixture(scope="module")
+def estimator(data: Any) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(max_iter=300).fit(data.x, data.y)

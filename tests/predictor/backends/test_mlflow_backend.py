@@ -1,17 +1,18 @@
 """Models saved by mlflow's own functions, each flavour once, and answers equal to mlflow's."""
 
 import hashlib
+import importlib
 import json
 import logging
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from tests.onnx_models import write_identity
 from tests.predictor.backends.huggingface.tiny_tasks import MOODS, write_bert
 from tests.serving import RunningServer
@@ -154,22 +155,55 @@ def test_a_pickle_must_be_pinned(tmp_path: Path, spec: Any) -> None:
         backend.load(spec(folder, trusted_pickles={"model.pkl": "0" * 64}))
 
 
-def test_a_pickle_of_another_name_must_be_pinned(tmp_path: Path, spec: Any) -> None:
+@pytest.mark.parametrize(("protocol", "why"), [(4, r"data\.bin holds a pickle"), (0, "leads to a pickle, of another")])
+def test_a_pickle_of_another_name_must_be_pinned(protocol: int, why: str, tmp_path: Path, spec: Any) -> None:
     """Such as model.statsmodels, or what a loader reads that has no flavour here."""
-    (tmp_path / "data.bin").write_bytes(pickle.dumps({}))
+    (tmp_path / "data.bin").write_bytes(pickle.dumps(Path(), protocol))
     flavour = {"loader_module": "mlflow.sklearn", "model_path": "data.bin"}
     (tmp_path / "MLmodel").write_text(json.dumps({"flavors": {"python_function": flavour}}))
-    with pytest.raises(LoadFailed, match=r"data\.bin holds a pickle"):
+    with pytest.raises(LoadFailed, match=why):
         backend.load(spec(tmp_path))
 
 
-def test_types_that_the_folder_itself_trusts_need_a_pin(tmp_path: Path, spec: Any) -> None:
-    folder, _ = save(tmp_path / "model", "lightgbm-wrapped")
-    document = yaml.safe_load((folder / "MLmodel").read_text())
-    document["flavors"]["lightgbm"]["skops_trusted_types"].append("os.system")
-    (folder / "MLmodel").write_text(yaml.safe_dump(document))
-    with pytest.raises(LoadFailed, match=r"holds types that MLmodel trusts.*--trust-pickle model.skops="):
-        backend.load(spec(folder))
+@pytest.mark.parametrize("flavour", [{"lightgbm": {"model_class": "LGBMClassifier"}}, {"sklearn": {"code": "code"}}])
+@pytest.mark.parametrize("name", ["model.skops", "model.bin"])
+def test_types_that_the_folder_itself_trusts_need_a_pin(
+    flavour: dict[str, Any], name: str, tmp_path: Path, spec: Any
+) -> None:
+    from skops import io
+
+    io.dump({"a": SimpleNamespace(b=1)}, tmp_path / name)
+    ((key, fields),) = flavour.items()
+    fields |= {"data": name, "pickled_model": name, "skops_trusted_types": ["types.SimpleNamespace"]}
+    function = {"loader_module": f"mlflow.{key}", "model_path": name}
+    flavours = {"python_function": function, key: {**fields, "serialization_format": "skops"}}
+    (tmp_path / "MLmodel").write_text(json.dumps({"flavors": flavours}))
+    why = r"types that are not known to be safe \(types.SimpleNamespace\)" if name == "model.skops" else "a pickle"
+    with pytest.raises(LoadFailed, match=f"holds {why}.*--trust-pickle {name}="):
+        backend.load(spec(tmp_path))
+
+
+def test_an_estimator_with_code_of_its_own_gets_columns_by_name(tmp_path: Path, load: Any) -> None:
+    import mlflow.pyfunc
+    import mlflow.sklearn
+    from mlflow.models import infer_signature
+
+    (tmp_path / "own.py").write_text(
+        "from sklearn.base import BaseEstimator\n"
+        "class Sum(BaseEstimator):\n    def predict(self, table): return table['a'] + table['b']\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        model = importlib.import_module("own").Sum()
+        folder, signature = tmp_path / "model", infer_signature(FRAME, FRAME["a"])
+        options: dict[str, Any] = {"serialization_format": "cloudpickle", "pip_requirements": NOTHING}
+        mlflow.sklearn.save_model(model, folder, code_paths=[str(tmp_path / "own.py")], signature=signature, **options)
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("own")
+    (answer,) = load(folder).run(columns()).values()
+    assert answer.array.ravel().tolist() == [1.0, 3.0, 3.0, 5.0]
+    assert "own" not in sys.modules
 
 
 def test_a_file_outside_of_the_folder_is_refused(tmp_path: Path, spec: Any) -> None:

@@ -161,3 +161,9 @@ def test_a_model_that_deploys_when_it_is_imported_says_where_to_put_that(source:
 def test_a_library_that_is_not_installed_is_named(source: Write) -> None:
     with pytest.raises(LoadFailed, match="the package 'no_such_library' is not installed; name it in"):
         loaded(source("import no_such_library"))
+
+
+def test_a_library_of_a_module_beside_a_pickle_is_not_looked_for_in_requirements(tmp_path: Path) -> None:
+    (tmp_path / "feats.py").write_text("import no_such_library")
+    with pytest.raises(LoadFailed, match="'no_such_library' is not installed; install it where the predictor runs"):
+        UserModule(tmp_path / "model.py", tmp_path).pickled("feats", "Scale")

@@ -1,6 +1,5 @@
 """Models of tables, saved by their own frameworks: scikit-learn, XGBoost, LightGBM, CatBoost."""
 
-import copy
 import gc
 import hashlib
 import importlib
@@ -9,38 +8,20 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.predictor.backends.planted import Planted, planted
+from tests.predictor.backends.tables import ROW, answer, dumped, pinned, request, specs
 
 from pilotlight_predictor.backends import catboost, lightgbm, sklearn, xgboost
 from pilotlight_predictor.backends.base import LoadSpec
 from pilotlight_predictor.backends.tabular import open_library, openmp_threads
-from pilotlight_predictor.core.requests import InferRequest, RequestedOutput
-from pilotlight_predictor.core.tensors import tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.protocols.v1_codec import decode_predict
 from pilotlight_predictor.protocols.v2.routes import tensor_metadata
 from pilotlight_predictor.repository.model_config import ModelConfig
-
-ROW = np.array([[5.1, 3.5, 1.4, 0.2]])
-
-
-@pytest.fixture(scope="module")
-def data() -> Any:
-    from sklearn.datasets import load_iris
-
-    table = load_iris(as_frame=True)
-    return SimpleNamespace(x=table.data.to_numpy(), y=table.target.to_numpy(), frame=table.data)
-
-
-@pytest.fixture(scope="module")
-def estimator(data: Any) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(max_iter=300).fit(data.x, data.y)
 
 
 @pytest.fixture(scope="module")
@@ -56,32 +37,6 @@ def mixed() -> Any:
     columns = [("n", StandardScaler(), ["age"]), ("c", OneHotEncoder(), ["city"])]
     steps = [("columns", ColumnTransformer(columns)), ("model", LogisticRegression())]
     return Pipeline(steps).fit(frame, ["no", "yes", "no", "yes"])
-
-
-def pinned(path: Path, **fields: Any) -> LoadSpec:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return LoadSpec(ModelConfig("m"), 1, path, path.parent, trusted_pickles={path.name: digest}, **fields)
-
-
-def dumped(path: Path, model: Any) -> LoadSpec:
-    import joblib
-
-    joblib.dump(model, path)
-    return pinned(path)
-
-
-def request(*outputs: str, **inputs: Any) -> InferRequest:
-    tensors = {name: tensor(np.asarray(value)) for name, value in inputs.items()}
-    return InferRequest("m", tensors, outputs=tuple(RequestedOutput(name) for name in outputs))
-
-
-def answer(instance: Any, *outputs: str, **inputs: Any) -> dict[str, Any]:
-    (reply,) = instance.execute([request(*outputs, **inputs)])
-    return {name: value.array.tolist() for name, value in reply.items()}
-
-
-def specs(instance: Any) -> tuple[list[Any], list[Any]]:
-    return [tuple(s)[:3] for s in instance.inputs], [tuple(s)[:3] for s in instance.outputs]
 
 
 def test_a_classifier_declares_features_classes_and_probabilities(tmp_path: Path, estimator: Any) -> None:
@@ -245,135 +200,6 @@ class _RunsCode:
         return os.mkdir, (str(self._path),)
 
 
-def test_skops_needs_no_trust_unless_it_has_other_types(tmp_path: Path, estimator: Any) -> None:
-    from skops import io
-
-    path = tmp_path / "model.skops"
-    io.dump(estimator, path)
-    assert answer(sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path)), x=ROW) == {"predict": [0]}
-    io.dump({"a": SimpleNamespace(b=1)}, path)
-    unsafe = r"not known to be safe \(types\.SimpleNamespace\).*--trust-pickle model\.skops="
-    with pytest.raises(LoadFailed, match=unsafe):
-        sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
-    with pytest.raises(LoadFailed, match="holds a dict"):
-        sklearn.load(pinned(path))
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["tree.DecisionTreeClassifier", "ensemble.GradientBoostingClassifier", "ensemble.RandomForestRegressor",
-     "ensemble.IsolationForest", "neighbors.KNeighborsClassifier", "neural_network.MLPClassifier",
-     "multiclass.OneVsRestClassifier"],
-)  # fmt: skip
-def test_skops_of_trees_neighbours_and_networks_need_no_trust(tmp_path: Path, data: Any, name: str) -> None:
-    from sklearn.ensemble import GradientBoostingClassifier
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from skops import io
-
-    module, _, kind = name.partition(".")
-    few: dict[str, dict[str, Any]] = {
-        "ensemble": {"n_estimators": 3},
-        "neural_network": {"tol": 9.0, "n_iter_no_change": 1},
-        "multiclass": {"estimator": GradientBoostingClassifier(n_estimators=3)},  # not fitted, beside its clones
-    }
-    estimator = getattr(importlib.import_module(f"sklearn.{module}"), kind)(**few.get(module, {}))
-    estimator = make_pipeline(SimpleImputer(), estimator).fit(data.x, data.y)
-    path = tmp_path / "model.skops"
-    io.dump(estimator, path)
-    loaded = sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
-    assert np.array_equal(answer(loaded, x=data.x)["predict"], estimator.predict(data.x))
-
-
-@pytest.mark.parametrize(("field", "value"), [("left_child", 1 << 40), ("right_child", 0), ("feature", 4)])
-def test_a_tree_of_skops_with_indices_out_of_range_is_refused(
-    tmp_path: Path, data: Any, field: str, value: int
-) -> None:
-    from sklearn.ensemble import RandomForestClassifier
-    from skops import io
-
-    forest = RandomForestClassifier(2).fit(data.x, data.y)
-    tree = forest.estimators_[1].tree_
-    state = tree.__getstate__()
-    state["nodes"][field][0] = value
-    tree.__setstate__(state)
-    path = tmp_path / "model.skops"
-    io.dump(forest, path)
-    with pytest.raises(LoadFailed, match=r"a tree of its .* has indices that are out of range"):
-        sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
-
-
-def _with_arrays_as_trees(boosted: Any, _: Any) -> Any:
-    """Its types are all trusted by skops, and of sparse rows scikit-learn casts whatever `tree_` is."""
-    from skops import io
-
-    for tree in boosted.estimators_.ravel():
-        tree.tree_ = np.full(9, 1 << 40)
-    assert io.get_untrusted_types(data=io.dumps(boosted)) == []
-    return boosted
-
-
-def _with_more_trees_than_outputs(boosted: Any, _: Any) -> Any:
-    boosted.estimators_ = np.repeat(boosted.estimators_, 2, axis=1)
-    return boosted
-
-
-def _with_a_sound_tree_beside_its_own(_: Any, tree: Any) -> Any:
-    tree.estimators_ = [copy.deepcopy(tree)]
-    state = tree.tree_.__getstate__()
-    state["nodes"]["left_child"][0] = 1 << 40
-    tree.tree_.__setstate__(state)
-    return tree
-
-
-@pytest.mark.parametrize(
-    ("craft", "why"),
-    [
-        (_with_arrays_as_trees, "a tree of its GradientBoostingRegressor has indices that are out of range"),
-        (_with_a_sound_tree_beside_its_own, "a tree of its DecisionTreeRegressor has indices that are out of range"),
-        (_with_more_trees_than_outputs, "its GradientBoostingRegressor has other numbers of trees and of outputs"),
-    ],
-)
-def test_crafted_trees_of_skops_are_refused(tmp_path: Path, data: Any, craft: Any, why: str) -> None:
-    from sklearn.ensemble import GradientBoostingRegressor
-    from sklearn.tree import DecisionTreeRegressor
-    from skops import io
-
-    boosted, tree = GradientBoostingRegressor(n_estimators=2), DecisionTreeRegressor(max_depth=2)
-    path = tmp_path / "model.skops"
-    io.dump(craft(boosted.fit(data.x, data.y), tree.fit(data.x, data.y)), path)
-    with pytest.raises(LoadFailed, match=f"model.skops is damaged or not an estimator: {why}$"):
-        sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
-
-
-@pytest.mark.parametrize("kernel", ["rbf", "precomputed"])
-@pytest.mark.parametrize("kind", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"])
-def test_support_vectors_of_skops_are_served_unless_their_arrays_do_not_fit(
-    tmp_path: Path, data: Any, kind: str, kernel: str
-) -> None:
-    from sklearn import svm
-    from skops import io
-
-    x = data.x @ data.x.T if kernel == "precomputed" else data.x
-    path, machine = tmp_path / "model.skops", getattr(svm, kind)(kernel=kernel).fit(x, data.y)
-    io.dump(machine, path)
-    loaded = sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
-    assert answer(loaded, x=x[:9]) == {"predict": machine.predict(x[:9]).tolist()}
-    support, counts = machine.support_, machine._n_support
-    shifted = counts + np.array([1 << 29, -(1 << 29), *counts[2:] * 0], counts.dtype)
-    crafted: list[dict[str, Any]] = [
-        {"_n_support": shifted, "_impl": "c_svc"}, {"_dual_coef_": machine._dual_coef_[:, :1].copy()},
-        {"_intercept_": machine._intercept_[:0]}, {"_probA": np.zeros(len(counts) + 3)}, {"_sparse": True},
-        {"support_": support + (1 << 20)} if kernel == "precomputed" else {"support_vectors_": np.zeros((1, 4))},
-    ]  # fmt: skip
-    for fields in crafted:
-        changed = copy.deepcopy(machine)
-        vars(changed).update(fields)
-        io.dump(changed, path)
-        with pytest.raises(LoadFailed, match=f"arrays of its {kind} do not fit each other"):
-            sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
-
-
 def test_a_forest_refuses_the_rows_of_a_step_that_have_too_few_features(tmp_path: Path, data: Any) -> None:
     from sklearn.decomposition import PCA
     from sklearn.ensemble import RandomForestClassifier
@@ -382,18 +208,6 @@ def test_a_forest_refuses_the_rows_of_a_step_that_have_too_few_features(tmp_path
     model = make_pipeline(PCA(2).fit(data.x), RandomForestClassifier(2).fit(data.x, data.y))
     with pytest.raises(BadRequest, match="X has 2 features, but RandomForestClassifier is expecting 4"):
         answer(sklearn.load(dumped(tmp_path / "model.joblib", model)), x=data.x)
-
-
-def test_a_tree_of_neighbours_in_skops_is_made_from_its_points(tmp_path: Path, data: Any) -> None:
-    from sklearn.neighbors import KNeighborsClassifier
-    from skops import io
-
-    nearest = KNeighborsClassifier(1, algorithm="kd_tree").fit(data.x, data.y)
-    points, indices, *rest = nearest._tree.__getstate__()
-    nearest._tree.__setstate__((points, np.full_like(indices, 1 << 40), *rest))
-    path = tmp_path / "model.skops"
-    io.dump(nearest, path)
-    assert answer(sklearn.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path)), x=ROW) == {"predict": [0]}
 
 
 def test_version_skew_is_one_line_of_the_log(tmp_path: Path, estimator: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -476,112 +290,6 @@ def test_own_classes_and_functions_are_found_in_the_modules_beside_the_file(
     assert not {name for name in set(sys.modules) - before if "feats" in name}
 
 
-def test_a_class_of_a_script_in_skops_is_not_taken_from_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from sklearn.base import BaseEstimator
-    from skops import io
-
-    own = type("Own", (BaseEstimator,), {"__module__": "__main__", "predict": lambda self, x: x})
-    monkeypatch.setattr("__main__.Own", own, raising=False)
-    io.dump(own(), path := tmp_path / "m.skops")
-    with pytest.raises(LoadFailed, match=r"^m\.skops needs __main__\.Own, of the script that saved it: define"):
-        sklearn.load(pinned(path))
-
-
-@pytest.mark.parametrize("suffix", ["json", "ubj"])
-def test_xgboosts_classifier_gives_classes_and_probabilities(tmp_path: Path, data: Any, suffix: str) -> None:
-    from xgboost import XGBClassifier
-
-    model = XGBClassifier(n_estimators=3, max_depth=2).fit(data.x, data.y)
-    model.save_model(tmp_path / f"model.{suffix}")
-    file = (tmp_path / f"model.{suffix}").rename(tmp_path / "model.bst")  # as KServe's runtime calls both
-    instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, file, tmp_path))
-    assert specs(instance) == (
-        [("input-0", "FP32", (-1, 4))],
-        [("predict", "INT64", (-1,)), ("predict_proba", "FP32", (-1, 3))],
-    )
-    got = answer(instance, "predict", "predict_proba", x=data.x[::9])
-    assert got["predict"] == model.predict(data.x[::9]).tolist()
-    assert np.allclose(got["predict_proba"], model.predict_proba(data.x[::9]))
-
-
-def test_xgboosts_binary_classifier_has_two_probabilities(tmp_path: Path, data: Any) -> None:
-    from xgboost import XGBClassifier
-
-    model = XGBClassifier(n_estimators=3, max_depth=2).fit(data.frame, data.y == 2)
-    model.save_model(tmp_path / "model.ubj")
-    instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.ubj", tmp_path))
-    got = answer(instance, "predict", "predict_proba", **{name: data.frame[name][::9] for name in data.frame})
-    assert got["predict"] == model.predict(data.frame[::9]).tolist()
-    assert np.allclose(got["predict_proba"], model.predict_proba(data.frame[::9]))
-
-
-@pytest.mark.parametrize("booster", ["gbtree", "gblinear"])
-def test_a_booster_of_xgboost_gives_what_it_predicts(tmp_path: Path, data: Any, booster: str) -> None:
-    import xgboost as library
-
-    matrix = library.DMatrix(data.x, data.y)
-    model = library.train({"booster": booster, "objective": "reg:squarederror"}, matrix, 3)
-    model.save_model(tmp_path / "model.json")
-    instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.json", tmp_path))
-    assert specs(instance)[1] == [("predict", "FP32", (-1,))]
-    assert np.allclose(answer(instance, x=data.x)["predict"], model.predict(matrix), atol=1e-6)
-
-
-def test_lightgbm_predicts_by_matrix_and_by_column(tmp_path: Path, data: Any) -> None:
-    from lightgbm import LGBMClassifier
-
-    model = LGBMClassifier(n_estimators=3, verbose=-1).fit(data.frame, data.y)
-    model.booster_.save_model(tmp_path / "model.bst")
-    instance = lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.bst", tmp_path))
-    assert specs(instance) == ([("input-0", "FP64", (-1, 4))], [("predict", "FP64", (-1, 3))])
-    expected = model.booster_.predict(data.x[::9])
-    assert np.allclose(answer(instance, x=data.x[::9])["predict"], expected)
-    assert np.allclose(answer(instance, x=data.x[:1].astype(np.float32))["predict"], expected[:1], atol=1e-4)
-    names = {name.replace(" ", "_"): data.frame[name][::9] for name in data.frame}
-    assert np.allclose(answer(instance, **names)["predict"], expected)
-
-
-def test_a_lightgbm_file_cannot_write_past_the_results_or_end_the_process(tmp_path: Path, data: Any) -> None:
-    from lightgbm import LGBMClassifier
-
-    LGBMClassifier(n_estimators=1, verbose=-1).fit(data.frame, data.y).booster_.save_model(tmp_path / "model.txt")
-    text = (tmp_path / "model.txt").read_text("utf-8")
-    (tmp_path / "model.txt").write_text(text.replace("num_class=3", "num_class=1"), "utf-8")
-    with pytest.raises(LoadFailed, match="3 trees per iteration for num_class=1"):
-        lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
-    (tmp_path / "model.txt").write_text(text.partition("end of trees")[0], "utf-8")
-    with pytest.raises(LoadFailed, match="cut off"):
-        lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
-    (tmp_path / "model.txt").write_text(text.replace("sepal", "sepäl" * 400), "utf-8")  # longer than the buffer
-    lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
-
-
-def test_catboost_takes_its_categories_as_strings(tmp_path: Path, data: Any) -> None:
-    import pandas as pd
-    from catboost import CatBoostClassifier
-
-    frame = pd.DataFrame({"n": [1.0, 2, 3, 4] * 4, "c": ["a", "b", "a", "b"] * 4})
-    model = CatBoostClassifier(iterations=3, verbose=0, allow_writing_files=False, cat_features=["c"])
-    model.fit(frame, ["x", "y", "x", "y"] * 4).save_model(str(tmp_path / "model.cbm"))
-    instance = catboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.cbm", tmp_path))
-    assert specs(instance)[0] == [("n", "FP32", (-1, 1)), ("c", "BYTES", (-1, 1))]
-    got = answer(instance, "predict", "predict_proba", n=[1.0, 2.0], c=[b"a", b"b"])
-    assert got["predict"] == [b"x", b"y"]
-    assert np.allclose(got["predict_proba"], model.predict_proba(frame[:2]))
-
-
-def test_catboosts_regressor_takes_a_matrix(tmp_path: Path, data: Any) -> None:
-    from catboost import CatBoostRegressor
-
-    model = CatBoostRegressor(iterations=3, verbose=0, allow_writing_files=False).fit(data.x, data.y)
-    model.save_model(str(tmp_path / "model.cbm"))
-    instance = catboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.cbm", tmp_path))
-    assert specs(instance) == ([("input-0", "FP32", (-1, 4))], [("predict", "FP64", (-1,))])
-    assert np.allclose(answer(instance, x=data.x)["predict"], model.predict(data.x))
-
-
 @pytest.mark.parametrize(
     ("backend", "name", "message"),
     [
@@ -615,3 +323,19 @@ def test_libraries_are_opened_for_one_thread_unless_the_environment_says_more(
     with openmp_threads(1):
         assert os.environ["OMP_NUM_THREADS"] == (before or "1")
     assert os.environ.get("OMP_NUM_THREADS") == before
+
+
+def test_a_pinned_pickle_that_is_overwritten_after_its_check_is_not_read(
+    tmp_path: Path, estimator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import joblib
+
+    spec, load = dumped(tmp_path / "model.joblib", estimator), joblib.load
+
+    def overwrite_then_load(file: Any) -> Any:
+        spec.path.write_bytes(pickle.dumps(Planted()))
+        return load(file)
+
+    monkeypatch.setattr(joblib, "load", overwrite_then_load)
+    assert answer(sklearn.load(spec), x=ROW) == {"predict": [0]}
+    assert not planted()

@@ -19,7 +19,7 @@ from tests.serving import read_answer
 WITNESS = """
 import os, random, sys
 import numpy as np
-from pilotlight_predictor.core.threads import openblas
+from pilotlight_predictor.core.threads import mapped_library
 
 INPUTS = {"x": ("BYTES", [1])}
 OUTPUTS = {"y": ("BYTES", [-1])}
@@ -28,7 +28,7 @@ OUTPUTS = {"y": ("BYTES", [-1])}
 def predict(x):
     print("asked", os.environ.get("WHO", ""))
     facts = [os.environ.get("WHO", ""), os.getcwd(), sys.path[0], random.random(), np.random.random(), sys.argv[-1]]
-    facts.append(openblas().scipy_openblas_get_num_threads64_())
+    facts.append(mapped_library("libscipy_openblas64_").scipy_openblas_get_num_threads64_())
     return {"y": np.array([str(fact).encode() for fact in facts], dtype=object)}
 """
 

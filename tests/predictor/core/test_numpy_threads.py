@@ -18,7 +18,7 @@ import os, sys
 from pilotlight_predictor.core import threads as numpy_threads
 with numpy_threads.single_blas_thread():
     import numpy
-count = numpy_threads.openblas().scipy_openblas_get_num_threads64_
+count = numpy_threads.mapped_library("libscipy_openblas64_").scipy_openblas_get_num_threads64_
 print(count(), os.environ.get("OPENBLAS_NUM_THREADS"))
 numpy_threads.ensure_blas_threads()
 print(count())
@@ -27,7 +27,7 @@ COUNTING = """
 import os
 
 import numpy as np
-from pilotlight_predictor.core.threads import openblas
+from pilotlight_predictor.core.threads import mapped_library
 
 INPUTS = {"x": ("FP32", [1])}
 OUTPUTS = {"y": ("INT64", [2])}
@@ -35,7 +35,7 @@ OUTPUTS = {"y": ("INT64", [2])}
 
 def predict(x):
     left = "OPENBLAS_NUM_THREADS" in os.environ
-    return np.array([openblas().scipy_openblas_get_num_threads64_(), left], dtype=np.int64)
+    return np.array([mapped_library("libscipy_openblas64_").scipy_openblas_get_num_threads64_(), left], dtype=np.int64)
 """
 
 

@@ -71,8 +71,9 @@ def test_a_model_that_raises_for_zeros_is_not_ready_and_its_last_line_and_place_
         house = await started(tmp_path)
         readiness = house.server.readiness()
         assert not readiness.ready
-        assert readiness.reason.startswith("model 'm': warm-up failed (zeros): KeyError: 'no such row' (1/model.py:5)")
-        assert "put a request that it accepts into example.json in its folder" in readiness.reason
+        made_up = "model 'm': warm-up failed (zeros that the server made up: x [1, 1]): "
+        assert readiness.reason.startswith(f"{made_up}KeyError: 'no such row' (1/model.py:5)")
+        assert "example.json beside its file, or give one by --example (serve), or turn" in readiness.reason
         assert "--set spec.predictor.model.warmup=none (deploy) or --warmup none (serve)" in readiness.reason
 
     play(scene())
@@ -130,7 +131,7 @@ def test_every_other_error_of_triton_fails_the_load(tmp_path: Path, code: str) -
     async def scene() -> None:
         write_python(tmp_path, "m", TRITON.format(code=code), TRITON_CONFIG)
         house = await started(tmp_path)
-        assert "warm-up failed (zeros): x must be positive;" in house.server.readiness().reason
+        assert "(zeros that the server made up: x [1, 1]): x must be positive;" in house.server.readiness().reason
 
     play(scene())
 

@@ -73,7 +73,7 @@ def test_inputs_are_compared_with_the_model_before_elements_are_read(
     "decode",
     [
         lambda: decode_raw("input 'x'", "BYTES", (MANY,), bytes(4 * MANY)),
-        lambda: json_values.decode_values(0, "BYTES", (MANY,), msgspec.Raw(b"[%b]" % b",".join([b'""'] * MANY))),
+        lambda: json_values.decode_values("x", "BYTES", (MANY,), msgspec.Raw(b"[%b]" % b",".join([b'""'] * MANY))),
         lambda: to_tensor("instances", "BYTES", [""] * MANY),
         lambda: decode_contents("input 'x'", "BYTES", (MANY,), memoryview(delimited(8, b"") * MANY)),
     ],

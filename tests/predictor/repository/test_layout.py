@@ -210,6 +210,13 @@ def test_the_model_file_is_chosen_by_name_or_for_want_of_another(
     assert model_file(config, tmp_path / "1", None) == tmp_path / "1" / chosen
 
 
+def test_a_named_function_is_that_of_the_code_and_not_of_the_file_beside_it(tmp_path: Path) -> None:
+    put(tmp_path, "model.joblib")
+    (tmp_path / "model.py").write_text("def double(x): pass")
+    assert model_file(ModelConfig("m"), tmp_path).name == "model.joblib"
+    assert model_file(ModelConfig("m", parameters={"class": "double"}), tmp_path).name == "model.py"
+
+
 BY_CAPABILITY = ModelConfig("m", platform="tensorrt_plan", cc_model_filenames={"6.1": "a.plan", "7.0": "b.plan"})
 
 

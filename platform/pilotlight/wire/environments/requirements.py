@@ -8,10 +8,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from pilotlight.wire.model_formats import PICKLE_SUFFIXES
+
 FILE, LOCK, PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
 FILES: Final = (FILE, LOCK, PROJECT)
 CODE: Final = "model.py"
-WEIGHTS: Final = (".pt", ".pth", ".ckpt", ".safetensors")  # of a torch module, which a model.py beside them builds
+# Files that a model.py beside them has the classes of.
+WITH_CODE: Final = (".pt", ".pth", ".ckpt", ".safetensors", *PICKLE_SUFFIXES)
 MAX_BYTES: Final = 4 << 20
 INDEX: Final = ("packages come from the operator's indexes", "remove the line; UV_DEFAULT_INDEX and UV_INDEX name them")
 WHEELS: Final = ("only wheels are installed", "remove the line; build a wheel and add its folder to UV_FIND_LINKS")
@@ -59,7 +62,7 @@ class Requirements(NamedTuple):
 
 
 def find(model: str, *, links: bool = True) -> Requirements | None:
-    """Return the requirements of a model: a .py file, its folder, weights beside it, Triton's layout, or their file.
+    """Return the requirements of a model: a .py file, its folder, weights or a pickle beside it, or Triton's layout.
 
     Raise RequirementsRefused for what is not installed, and for models of one folder that differ in them. `links` are
     followed, else refused: a refusal shows a line of the file.
@@ -87,7 +90,7 @@ def _locate(model: str, links: bool) -> Iterator[str]:
 def _code_folders(model: str, links: bool) -> Iterator[str]:
     if os.path.isfile(model):
         folder = os.path.dirname(os.path.abspath(model))
-        if model.endswith(".py") or (model.endswith(WEIGHTS) and os.path.isfile(os.path.join(folder, CODE))):
+        if model.endswith(".py") or (model.endswith(WITH_CODE) and os.path.isfile(os.path.join(folder, CODE))):
             yield folder
     elif os.path.isfile(os.path.join(model, CODE)):
         yield model

@@ -4,14 +4,15 @@ from pilotlight.wire.model_formats.detection import (
     SETTINGS_FILE,
     WHOLE_MODULE,
     Detected,
+    bound_names,
     detect,
     detect_file,
     huggingface_config,
     huggingface_phrase,
     is_exported_program,
+    may_serve,
     mlserver_format,
     only_model,
-    pickle_files,
     read_settings,
 )
 from pilotlight.wire.model_formats.table import (
@@ -26,11 +27,11 @@ from pilotlight.wire.model_formats.table import (
     name_for,
     split_object,
 )
-from pilotlight.wire.model_formats.torch_weights import holds_only_weights, missing_module
+from pilotlight.wire.model_formats.torch_weights import foreign_types, holds_only_weights, missing_module
 
 __all__ = [
-    "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "SKOPS_TYPES", "WHOLE_MODULE", "Detected", "ModelFormat", "by_name",
-    "canonical_name", "detect", "detect_file", "find_format", "holds_only_weights", "huggingface_config",
-    "huggingface_phrase", "is_exported_program", "missing_module", "mlserver_format", "model_name", "name_for",
-    "only_model", "pickle_files", "read_settings", "split_object",
+    "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "SKOPS_TYPES", "WHOLE_MODULE", "Detected", "ModelFormat",
+    "bound_names", "by_name", "canonical_name", "detect", "detect_file", "find_format", "foreign_types",
+    "holds_only_weights", "huggingface_config", "huggingface_phrase", "is_exported_program", "may_serve",
+    "missing_module", "mlserver_format", "model_name", "name_for", "only_model", "read_settings", "split_object",
 ]  # fmt: skip

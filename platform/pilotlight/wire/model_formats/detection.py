@@ -3,9 +3,12 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight.wire.model_formats.table import FORMATS, NAMED, PICKLE_SUFFIXES, ModelFormat, by_name
+
+if TYPE_CHECKING:
+    import ast
 
 # Names that say too little: the file is opened. `.bst` is XGBoost's by name, and LightGBM's in KServe's layout.
 _OPENED: Final = frozenset(
@@ -33,6 +36,8 @@ _PYTHON_MODEL: Final = re.compile(
     rb"|^class \w{,400}\([^)]{,400}\bModel\)",
     re.MULTILINE,
 )
+_SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel", "execute", "execute_batch", "__call__", "*"})
+_PLAIN_BASES: Final = frozenset({"object", "ABC", "BaseEstimator", "TransformerMixin", "OneToOneFeatureMixin"})
 SETTINGS_FILE: Final = "model-settings.json"  # of MLServer
 # Runtimes of MLServer by module; the class has the same words.
 _MLSERVER: Final = {
@@ -69,18 +74,44 @@ def detect(path: Path) -> Detected | None:
     return newest._replace(file=path) if newest else only_model(path)
 
 
-def only_model(folder: Path) -> Detected | None:
+def only_model(folder: Path, *, code: bool = False) -> Detected | None:
     """Return the model among the files of a folder: the only one, else the weights that a model.py builds the module
-    of, else the one called model.* (of several formats the first of the table), else the only one that is no code and
-    no pickle, else the only one that is no code; None if that is not one."""
+    of, or the only file beside one that has nothing to serve (without `code`), else the one called model.* (of several
+    formats the first of the table), else the only one that is no code and no pickle, else the only one that is no code;
+    None if that is not one."""
     models = _models(folder)
     named = sorted((m for m in models if m.file.stem == "model"), key=lambda model: FORMATS.index(model.format))
     files = [model for model in models if model.format.name != "python"]
     data = [model for model in files if model.format.name != "sklearn"]
     weights = [model for model in data if model.format.name in {"pytorch", "safetensors"}]
-    if [model.file.name for model in named] != ["model.py"] or _PYTHON_MODEL.search(_head(named[0].file, _MAX_CODE)):
+    text = _head(named[0].file, _MAX_CODE) if named and named[0].file.name == "model.py" else b""
+    if not text or _PYTHON_MODEL.search(text):
         weights = []
-    return next((each[0] for each in (models, weights, named[:1], data, files) if len(each) == 1), None)
+    helped = [] if code or weights or not text or not files or may_serve(text) else files
+    return next((each[0] for each in (models, weights, helped, named[:1], data, files) if len(each) == 1), None)
+
+
+def may_serve(code: bytes) -> bool:
+    """Whether the Python backend may find in a file what it serves, if only in a base class that another file has."""
+    import ast
+
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
+        return True
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = {ast.unparse(base).rpartition(".")[2] for each in classes for base in each.bases}
+    plain = _PLAIN_BASES.union(each.name for each in classes)
+    return not bases <= plain or not _SERVED.isdisjoint(bound_names(tree))
+
+
+def bound_names(tree: "ast.Module") -> set[str]:
+    """Return the names that are defined, assigned or imported anywhere, methods too; `*` as it is."""
+    import ast
+
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {str(getattr(node, "asname", None) or getattr(node, "name", "")) for node in nodes}
 
 
 def _models(folder: Path) -> list[Detected]:
@@ -152,18 +183,6 @@ def _archive(path: Path) -> tuple[ModelFormat, str] | None:
 def is_exported_program(name: str) -> bool:
     """Whether a file of an archive is a program of torch.export.save."""
     return name.endswith("/models/model.json") or name == "serialized_exported_program.json"
-
-
-def pickle_files(path: Path) -> list[Path]:
-    """Return the files of a model that our predictor loads only by their SHA-256, since they are pickles."""
-    model = detect(path)
-    tabular = model is not None and model.format.name in ("sklearn", "mlflow")
-    if model is None or not (tabular or model.phrase == WHOLE_MODULE):
-        return []
-    files = [model.file] if model.file.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    if tabular:
-        return [each for each in files if each.suffix in PICKLE_SUFFIXES]
-    return [each for each in files if (known := detect_file(each)) and known.phrase == WHOLE_MODULE]
 
 
 def huggingface_phrase(folder: Path) -> str:

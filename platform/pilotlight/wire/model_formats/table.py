@@ -25,13 +25,15 @@ class ModelFormat(NamedTuple):
 # Generic names of model files and folders: the parent folder names the model.
 ANONYMOUS: Final = ("model", "models", "repository")
 PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".joblib")
-# What trees, neighbours, networks and steps of pipelines have in files of skops beside what skops trusts. Making them
-# runs no code but that of scikit-learn and numpy; the predictor checks the indices in trees, which these do not.
+# What trees, neighbours, networks, steps of pipelines and estimators of LightGBM have in files of skops beside what
+# skops trusts. Making them runs no code but that of scikit-learn, numpy and LightGBM; the predictor checks the indices
+# in trees, which these do not. MLflow trusts the same of LightGBM.
 SKOPS_TYPES: Final = frozenset({
     "numpy.dtype", "sklearn.tree._tree.Tree", "sklearn.neighbors._kd_tree.KDTree",
     "sklearn.neighbors._ball_tree.BallTree", "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
     "sklearn.neural_network._stochastic_optimizers.SGDOptimizer", "sklearn.calibration._CalibratedClassifier",
-    "sklearn.calibration._SigmoidCalibration",
+    "sklearn.calibration._SigmoidCalibration", "lightgbm.sklearn.LGBMClassifier", "lightgbm.sklearn.LGBMRegressor",
+    "lightgbm.basic.Booster", "collections.OrderedDict",
     *(f"sklearn.metrics._dist_metrics.{name}64" for name in ("ChebyshevDistance", "EuclideanDistance",
       "ManhattanDistance", "MinkowskiDistance")),
     *(f"sklearn.feature_selection._univariate_selection.{name}" for name in ("chi2", "f_classif", "f_regression")),

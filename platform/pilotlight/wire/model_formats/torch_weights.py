@@ -1,9 +1,9 @@
-"""Files of torch that hold weights without the class of their module, and what is missing beside them.
+"""What files of torch hold beside tensors: the class of their module, which weights lack, and types of others.
 
 Read by `deploy` before a start and by the predictor's torch backend. Executes nothing and needs no torch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,28 +18,34 @@ _OF_TENSORS: Final = frozenset(
 
 def holds_only_weights(path: Path) -> bool:
     """Whether a file of torch.save names no class but those of tensors; also False if it cannot be read."""
+    found = _named(path)
+    return bool(found) and _OF_TENSORS.issuperset(module for module, _ in found)
+
+
+def foreign_types(path: Path) -> list[str]:
+    """Return classes and functions that a file of torch.save names from packages that `weights_only` reads none of."""
+    packages = {module.partition(".")[0] for module in _OF_TENSORS}
+    return sorted({f"{module}.{name}" for module, name in _named(path) if module.partition(".")[0] not in packages})
+
+
+def _named(path: Path) -> Sequence[tuple[str, str]]:
+    """Return what a file of torch.save names; none if it cannot be read."""
     import zipfile
     import zlib
 
     try:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as file:
-                head = file.read(_MAX_PICKLE)
-            return _names_tensors_alone(head, _LEGACY_PICKLES)
+                return list(_globals(file.read(_MAX_PICKLE), _LEGACY_PICKLES))
         with zipfile.ZipFile(path) as archive:
             name = next((each for each in archive.namelist() if each.endswith("/data.pkl")), None)
-            return name is not None and _names_tensors_alone(archive.open(name).read(_MAX_PICKLE), 1)
+            return list(_globals(archive.open(name).read(_MAX_PICKLE), 1)) if name else []
     except (OSError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error):  # damaged, or encrypted
-        return False
+        return []
 
 
-def _names_tensors_alone(content: bytes, pickles: int) -> bool:
-    found = list(_modules_named(content, pickles))
-    return bool(found) and _OF_TENSORS.issuperset(found)
-
-
-def _modules_named(content: bytes, pickles: int) -> Iterator[str]:
-    """Yield the module of each global of pickles that follow each other; "" for one that protocol 4 computes."""
+def _globals(content: bytes, pickles: int) -> Iterator[tuple[str, str]]:
+    """Yield module and name of each global of pickles that follow each other; "" for one that protocol 4 computes."""
     import io
     import pickletools
 
@@ -48,7 +54,8 @@ def _modules_named(content: bytes, pickles: int) -> Iterator[str]:
         for _ in range(pickles):
             for opcode, argument, _ in pickletools.genops(stream):
                 if opcode.name in ("GLOBAL", "INST", "STACK_GLOBAL"):
-                    yield str(argument or "").partition(" ")[0]
+                    module, _, name = str(argument or "").partition(" ")
+                    yield module, name
     except ValueError:  # the content ends here: it was cut, or is damaged
         return
 

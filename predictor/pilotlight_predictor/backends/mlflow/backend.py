@@ -1,13 +1,14 @@
 """MLflow models: folders with a file MLmodel.
 
 Models of scikit-learn, XGBoost, LightGBM, ONNX and PyTorch, and text classifiers of transformers are run by the
-backends of their files, without the import of mlflow, which takes seconds; all others by mlflow's python_function.
+backends of their files, without the import of mlflow, which takes seconds; estimators with code of their own are called
+with DataFrames, and all others by mlflow's python_function.
 Pickles must be pinned (trusted_pickles.py).
 """
 
 import os
 import re
-import zipfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +19,10 @@ from msgspec.structs import replace
 
 from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import PICKLE_SUFFIXES
-from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, check_unpacked_memory, first_line
+from pilotlight_predictor.backends.base import Answer, LoadSpec, TensorInstance, first_line
 from pilotlight_predictor.backends.mlflow.signature import Signature, by_field, read_signature, to_data, to_outputs
+from pilotlight_predictor.backends.python.source import UserModule
+from pilotlight_predictor.backends.sklearn import read_estimator
 from pilotlight_predictor.backends.trusted_pickles import finding, open_trusted
 from pilotlight_predictor.core.batch import join, rows_of
 from pilotlight_predictor.core.requests import InferRequest, Inputs, LayoutKind, Outputs, RequestedOutput
@@ -31,11 +34,6 @@ MLMODEL: Final = "MLmodel"
 _PICKLES: Final = frozenset({*PICKLE_SUFFIXES, ".pth", ".pt", ".ckpt"})
 _CODE_INSTEAD: Final = "save it from code (python_model='FILE.py')"
 _PINNED: Final = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^;\s]+)")
-# What MLflow lets skops load for LightGBM by default; a longer list in MLmodel is the word of the model's author.
-_SKOPS_TYPES: Final = frozenset(
-    {"lightgbm.sklearn.LGBMClassifier", "lightgbm.sklearn.LGBMRegressor", "lightgbm.basic.Booster",
-     "collections.OrderedDict"}
-)  # fmt: skip
 # Flavour → the key of its file, and the backend that runs it.
 _NATIVE: Final = {
     "onnx": ("data", "onnxruntime"), "sklearn": ("pickled_model", "sklearn"), "xgboost": ("data", "xgboost"),
@@ -151,7 +149,8 @@ def load(spec: LoadSpec) -> TensorInstance:
     method = str(flavours.get("python_function", {}).get("predict_fn", "predict"))
     native = _native_instance(spec, folder, flavours, signature)
     if native is None:
-        return MlflowInstance(_python_function(spec, folder, flavours, signature), signature)
+        make = _estimator if "sklearn" in flavours else _python_function
+        return MlflowInstance(make(spec, folder, flavours, signature), signature)
     if signature.by_columns or method != "predict":
         chosen = method if "sklearn" in flavours else ""
         kind: LayoutKind = next((kind for name, kind in _KINDS.items() if name in flavours), "values")
@@ -161,19 +160,24 @@ def load(spec: LoadSpec) -> TensorInstance:
 
 def _native_instance(spec: LoadSpec, folder: Path, flavours: Flavours, signature: Signature) -> TensorInstance | None:
     """Return the instance of the backend that runs the model file; None if it has code of its own, or none does."""
-    name = next((name for name in _NATIVE if name in flavours and not flavours[name].get("code")), "")
-    if not name or (name == "lightgbm" and not str(flavours[name].get("model_class", "Booster")).endswith("Booster")):
+    own = {name: _inside(folder, flavours[name].get("code") or "") for name in _NATIVE if name in flavours}
+    name = next((name for name, code in own.items() if name == "lightgbm" or code == folder), "")
+    if not name:
         return None
     if name == "transformers" and not _is_plain_classifier(flavours, signature):
         return None
     key, backend = _NATIVE[name]
+    if name == "lightgbm" and not str(flavours[name].get("model_class", "Booster")).endswith("Booster"):
+        backend = "sklearn"
     path = _inside(folder, flavours[name].get(key, "data"))
     if name == "transformers":
         parameters = {**spec.config.parameters, "task": "text-classification"}
         spec = replace(spec, config=replace(spec.config, parameters=parameters))
     if name == "pytorch":
         path = next((path / each for each in ("model.pt2", "model.pth") if (path / each).is_file()), path)
-    instance: TensorInstance = import_module(f"pilotlight_predictor.backends.{backend}").load(replace(spec, path=path))
+    instance: TensorInstance = import_module(f"pilotlight_predictor.backends.{backend}").load(
+        replace(spec, path=path, model_dir=own[name])
+    )
     return instance
 
 
@@ -184,22 +188,35 @@ def _is_plain_classifier(flavours: Flavours, signature: Signature) -> bool:
     return flavour.get("task") == "text-classification" and whole and not (options or signature.params)
 
 
+def _estimator(spec: LoadSpec, folder: Path, flavours: Flavours, signature: Signature) -> Predict:
+    """Read an estimator of scikit-learn that has code of its own, which may take columns by their names."""
+    flavour = flavours["sklearn"]
+    code = UserModule(_inside(folder, flavour["code"]) / "model.py", folder)
+    try:
+        estimator = read_estimator(replace(spec, path=_inside(folder, flavour.get("pickled_model"))), code.pickled)
+        predict = getattr(estimator, str(flavours.get("python_function", {}).get("predict_fn", "predict")))
+    except BaseException:
+        code.close()
+        raise
+    weakref.finalize(estimator, code.close)
+    return lambda inputs, _: predict(to_data(inputs, signature.inputs))
+
+
 def _python_function(spec: LoadSpec, folder: Path, flavours: Flavours, signature: Signature) -> Predict:
     """Load by mlflow, once every pickle in the folder is pinned; mlflow itself opens them by name."""
     if "python_function" not in flavours:
         raise LoadFailed(f"{MLMODEL} has the flavours {', '.join(flavours)}: save it with python_function too")
-    for path in _pickles(folder, flavours):
+    pickles = _pickles(folder, flavours)
+    for path in pickles:
         open_trusted(path, spec.trusted_pickles, "a pickle", _CODE_INSTEAD).close()
-    for flavour in flavours.values():
-        if flavour.get("serialization_format") == "skops":
-            _check_skops(spec, _inside(folder, flavour.get("pickled_model") or flavour.get("data")), flavour)
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
         import mlflow.pyfunc
     except ImportError as error:
         raise LoadFailed(f"MLflow models need the mlflow extra: {install_command('mlflow')} ({error})") from None
+    trusted = pickles or not {"code", "model_code_path"}.isdisjoint(flavours["python_function"])
     try:
-        with finding(_no_code, MLMODEL):
+        with finding(_no_code, MLMODEL) if trusted else finding(_no_pickle):
             model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)
     except LoadFailed:
         raise
@@ -213,12 +230,14 @@ def _no_code(module: str, name: str) -> NoReturn:
     raise LoadFailed(f"a pickle of the model needs {module}.{name}, which is not here: {fix}")
 
 
+def _no_pickle(module: str, name: str) -> NoReturn:
+    """Refuse what no pin covers: pickles of protocol 0 look like text, and some loaders read any file as a pickle."""
+    raise LoadFailed(f"{MLMODEL} leads to a pickle, of another name, that needs {module}.{name}: {_CODE_INSTEAD}")
+
+
 def _pickles(folder: Path, flavours: Flavours) -> list[Path]:
     """Return files that are pickles by name or first bytes, and those that MLmodel says are read as such."""
     stated = {_inside(folder, each["python_model"]) for each in flavours.values() if each.get("python_model")}
-    for each in flavours.values():
-        if each.get("pickled_model") and each.get("serialization_format") != "skops":
-            stated.add(_inside(folder, each["pickled_model"]))
     files = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path for path in files if path.suffix in _PICKLES or path in stated or _begins_as_pickle(path))
 
@@ -227,14 +246,6 @@ def _begins_as_pickle(path: Path) -> bool:
     """Whether a file has the first bytes of a pickle: loaders of MLflow read some under names of their own."""
     with path.open("rb") as file:
         return re.match(rb"\x80[\2-\5]", file.read(2)) is not None
-
-
-def _check_skops(spec: LoadSpec, path: Path, flavour: Mapping[str, Any]) -> None:
-    """Require a pin where MLmodel itself names types to trust: skops is safe without such a list only."""
-    if zipfile.is_zipfile(path):
-        check_unpacked_memory(path)
-    if set(flavour.get("skops_trusted_types") or ()) - _SKOPS_TYPES and path.suffix == ".skops":
-        open_trusted(path, spec.trusted_pickles, "types that MLmodel trusts", "save it without them").close()
 
 
 def _inside(folder: Path, name: Any) -> Path:

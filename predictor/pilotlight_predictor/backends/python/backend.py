@@ -258,6 +258,6 @@ def _guarded(module: UserModule, make: Callable[[], T]) -> T:
             return make()
     except PredictorError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         failed = LoadFailed(f"{module.path.name} could not be initialised: {import_reason(error)}")
         raise failed from trim_traceback(error, module.folders)

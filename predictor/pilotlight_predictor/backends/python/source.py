@@ -73,8 +73,8 @@ class UserModule:
                 return importlib.import_module(f"{self._package}.{name}")
         except PredictorError:
             raise
-        except Exception as error:
-            failed = LoadFailed(f"{name.replace('.', '/')}.py could not be imported: {import_reason(error)}")
+        except (Exception, SystemExit) as error:
+            failed = LoadFailed(f"{name.replace('.', '/')}.py could not be imported: {import_reason(error, self.path)}")
             raise failed from trim_traceback(error, self._folders)
 
     def share(self) -> "UserModule":
@@ -182,10 +182,14 @@ def own_classes(module: ModuleType) -> list[type]:
     return [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
 
 
-def import_reason(error: BaseException) -> str:
+def import_reason(error: BaseException, code: Path | None = None) -> str:
     """Return the reason of a failed import or start of user code; of a missing package or file with the fix."""
     if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
-        return f"the package {error.name!r} is not installed; name it in requirements.txt beside model.py"
+        without = code is not None and not code.is_file()  # modules beside a pickle, whose requirements are not read
+        fix = "install it where the predictor runs" if without else "name it in requirements.txt beside model.py"
+        return f"the package {error.name!r} is not installed; {fix}"
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({error}); raise an exception with the reason"
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
         fix = f'Path(__file__).parent / "{error.filename}" is the file beside model.py'

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from pilotlight_predictor.backends.base import first_line
+from pilotlight_predictor.core.generation_params import as_json
 from pilotlight_predictor.errors import LoadFailed
 
 if TYPE_CHECKING:
@@ -88,17 +89,17 @@ def _read_config(folder: Path) -> LoraConfig:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LoadFailed(f"{CONFIG} is not a JSON object: {error}") from None
     if document.get("peft_type") != "LORA":
-        raise LoadFailed(f"peft_type = {_text(document.get('peft_type'))} in {CONFIG}, must be LORA; {MERGE}")
+        raise LoadFailed(f"peft_type = {as_json(document.get('peft_type'))} in {CONFIG}, must be LORA; {MERGE}")
     for field, neutral in UNSUPPORTED.items():
         if (value := document.get(field)) is not None and value not in neutral:
-            raise LoadFailed(f"{field} = {_text(value)} in {CONFIG} is not supported; train without it, or {MERGE}")
+            raise LoadFailed(f"{field} = {as_json(value)} in {CONFIG} is not supported; train without it, or {MERGE}")
     try:
         config = msgspec.convert(document, LoraConfig)
     except msgspec.ValidationError as error:
         raise LoadFailed(f"{CONFIG}: {error}; save the adapter again with peft") from None
     for module in config.alpha_pattern or ():
         if not all(part.isidentifier() or part.isdigit() for part in module.split(".")):
-            raise LoadFailed(f"alpha_pattern has {_text(module)} in {CONFIG}, must have names of modules; {MERGE}")
+            raise LoadFailed(f"alpha_pattern has {as_json(module)} in {CONFIG}, must have names of modules; {MERGE}")
     return config
 
 
@@ -166,8 +167,3 @@ def _low_rank(
 
 def _named(module: str, target: str) -> bool:
     return module == target or module.endswith(f".{target}")
-
-
-def _text(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -12,7 +12,7 @@ from pilotlight_predictor.backends.base import LoadSpec, first_line
 from pilotlight_predictor.backends.text.kv_cache import BatchKVCache
 from pilotlight_predictor.backends.text.lora_layers import NO_ADAPTER, LoraLayers
 from pilotlight_predictor.backends.text.step_graphs import StepGraphs
-from pilotlight_predictor.backends.torch.cuda_graphs import SWITCH_S, CapturedGraph, GraphPlan, capture_graph
+from pilotlight_predictor.backends.torch.cuda_graphs import CapturedGraph, GraphPlan, capture_graph
 from pilotlight_predictor.backends.torch.tensors import PRECISIONS
 from pilotlight_predictor.backends.transformers_library import check_weights
 from pilotlight_predictor.core.threads import limit_switch_interval
@@ -294,7 +294,7 @@ def load_model(spec: LoadSpec, folder: Path) -> TextModel:
     if device.type == "cuda":
         # cuDNN plans an attention for each new length, in tens of milliseconds, and every step has a new length.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        limit_switch_interval(SWITCH_S)
+        limit_switch_interval()
     # Maximum tokens of prompt and response together.
     own = int(getattr(module.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_CONTEXT)
     context = min(own, integer_parameter(spec, "MAX_CONTEXT", own))

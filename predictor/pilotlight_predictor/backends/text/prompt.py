@@ -100,19 +100,16 @@ class PromptTokenizer:
             add_generation_prompt=True,
         )  # fmt: skip
         try:
-            self._check_template()
+            if not self._template_checked:
+                templates = self._tokenizer.chat_template
+                check_template([templates] if isinstance(templates, str) else templates.values())
+                self._template_checked = True
             text = render_within_limits(render)
         except TemplateStopped as error:
             raise BadRequest(f"the chat template of model '{self._model}' cannot be rendered: {error}") from None
         except Exception as error:  # a template can raise anything; its only input is messages
             raise BadRequest(f"messages do not fit the chat template of model '{self._model}': {error}") from None
         return self.encode(text, special=False)
-
-    def _check_template(self) -> None:
-        if not self._template_checked:
-            templates = self._tokenizer.chat_template
-            check_template([templates] if isinstance(templates, str) else templates.values())
-            self._template_checked = True
 
 
 def _plain(content: Any, model: str) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight_predictor.backends.text.grammar import Grammar
 from pilotlight_predictor.core.generation_params import SamplingParameters
-from pilotlight_predictor.core.tensors import Array
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +46,9 @@ class Sampler:
             allowed = self.grammar.allowed(scores.numel())
             if allowed is None:
                 return SampledToken(NO_TOKEN)
-            raw = _masked(raw, allowed)
+            import torch
+
+            raw = raw.masked_fill(~torch.from_numpy(allowed).to(raw.device), float("-inf"))
         token = self._pick(self._adjusted(raw))
         if self.grammar is not None:
             self.grammar.accept(token)
@@ -102,12 +103,6 @@ class Sampler:
             seed = self.sampling.seed
             self._generator.seed() if seed is None else self._generator.manual_seed((seed + self._index) % 2**63)
         return self._generator
-
-
-def _masked(scores: "torch.Tensor", allowed: Array) -> "torch.Tensor":
-    import torch
-
-    return scores.masked_fill(~torch.from_numpy(allowed).to(scores.device), float("-inf"))
 
 
 def sample_all(scores: "torch.Tensor", samplers: Sequence[Sampler]) -> list[SampledToken]:

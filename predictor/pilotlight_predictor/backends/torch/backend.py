@@ -19,6 +19,7 @@ from pilotlight_predictor.backends.torch.tensors import (
     TORCH_NAMES,
     PinnedStaging,
     from_torch,
+    pinned_pieces,
     run_or_halve,
     to_declared_type,
     to_host,
@@ -28,6 +29,7 @@ from pilotlight_predictor.core.batch import rows_of, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Tensor, TensorSpec, fits, zeros
 from pilotlight_predictor.errors import BackendFailed, BadRequest, LoadFailed, PredictorError, ShapeMismatch
+from pilotlight_predictor.gpu.cuda_driver import context_of
 from pilotlight_predictor.observability.logs import log
 
 if TYPE_CHECKING:
@@ -72,19 +74,10 @@ class TorchInstance(TensorInstance):
         self.sample = _sample(loaded)
 
     def run(self, inputs: Inputs) -> Outputs:
-        import torch
-
         if self.open_inputs:
             self._binding.check(inputs)
         try:
-            return run_or_halve(
-                self._forward,
-                inputs,
-                model=self._spec.config.name,
-                batched=self._batched,
-                out_of_memory=torch.OutOfMemoryError,
-                recover=torch.cuda.empty_cache,
-            )
+            return run_or_halve(self._forward, inputs, model=self._spec.config.name, batched=self._batched)
         except PredictorError:
             raise
         except Exception as error:
@@ -108,11 +101,26 @@ class TorchInstance(TensorInstance):
             torch.cuda.empty_cache()
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
-        """Execute a batch; on a GPU its rows are merged directly in pinned memory."""
+        """Execute a batch; on a GPU its rows are merged directly in pinned memory, or by the GPU."""
         if self._stream is None or len(batch) == 1:
             return super().execute(batch)
-        merged, rows = self._staging.merge(batch)
-        return split(self.run(merged), rows)
+        rows = [rows_of(request.inputs) for request in batch]
+        outputs = self._replay_in_place(batch, sum(rows))
+        return split(self.run(self._staging.merge(batch, sum(rows))) if outputs is None else outputs, rows)
+
+    def _replay_in_place(self, batch: Sequence[InferRequest], rows: int) -> Outputs | None:
+        """Replay a graph on rows that the GPU copies from the memory of fronts; None if they do not lie there."""
+        if not self._graphs or self._stream is None:
+            return None
+        pieces = {n: pinned_pieces([each.inputs[n] for each in batch], self._device) for n in batch[0].inputs}
+        graph = self._graphs.fitting(batch[0].inputs, rows) if all(pieces.values()) else None
+        if graph is None:
+            return None
+        with self._context():
+            for name, static in graph.inputs.items():
+                context_of(self._device.index).copy_pinned(static.data_ptr(), pieces[name], self._stream.cuda_stream)
+            graph.replay()
+            return self._collect({name: value[:rows] for name, value in graph.outputs.items()}, self._stream)
 
     def _forward(self, inputs: Inputs) -> Outputs:
         with self._context():

@@ -88,7 +88,7 @@ def _build(factory: Factory, source: UserModule) -> "torch.nn.Module":
         return build_uninitialised(factory)
     except PredictorError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         failed = LoadFailed(f"model.py could not build its module: {import_reason(error)}")
         raise failed from trim_traceback(error, source.folders)
 

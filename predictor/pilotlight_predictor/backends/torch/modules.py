@@ -213,16 +213,11 @@ def unwrap_checkpoint(content: Any) -> Any:
         for key in _NESTED:
             if isinstance(content.get(key), (Mapping, torch.nn.Module)):
                 return content[key]
-        found = [value for value in content.values() if _is_state_dict(value)]
+        mappings = [value for value in content.values() if isinstance(value, Mapping)]
+        found = [each for each in mappings if any(isinstance(value, torch.Tensor) for value in each.values())]
         if len(found) == 1:  # under a name of its author's
             return found[0]
     return content
-
-
-def _is_state_dict(value: object) -> bool:
-    import torch
-
-    return isinstance(value, Mapping) and any(isinstance(each, torch.Tensor) for each in value.values())
 
 
 def _parking(blocks: "Blocks") -> "ParkedWeights | None":

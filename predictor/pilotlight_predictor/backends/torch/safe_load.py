@@ -3,14 +3,15 @@
 `weights_only` reads nothing but tensors; anything else is refused unless it is pinned (trusted_pickles.py).
 """
 
-import io
 import json
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, NoReturn
 
 from pilotlight.wire.model_formats import is_exported_program
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory
@@ -85,8 +86,7 @@ def load(spec: LoadSpec, own: Find) -> Any:
     import torch
 
     if spec.path.name in spec.trusted_pickles:
-        trusted = open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD)
-        with trusted as file, finding(own, spec.path.name):
+        with open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD) as file, finding(own, spec.path.name):
             return torch.load(file, map_location=str(spec.device), weights_only=False)
     if mmap := zipfile.is_zipfile(spec.path):
         check_unpacked_memory(spec.path)
@@ -99,47 +99,28 @@ def load(spec: LoadSpec, own: Find) -> Any:
 
 
 def load_exported(spec: LoadSpec) -> Any:
-    """Read an exported program, after checking all its parts: torch.export.load falls back to plain pickle."""
+    """Read an exported program. Raise LoadFailed for one with code that is not pinned.
+
+    torch.export.load reads pickles, objects of C++ and compiled libraries, too.
+    """
     import torch
 
-    with _open_exported(spec) as file:
+    pinned = spec.path.name in spec.trusted_pickles
+    with open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD) if pinned else spec.path.open("rb") as file:
+        if not pinned:
+            with suppress(RuntimeError):  # of an older archive, or of none
+                for name in torch._C.PyTorchFileReader(file).get_all_records():  # not zipfile, which may see others
+                    if name.startswith("data/aotinductor/") or name.rpartition("/")[2].startswith("custom_obj"):
+                        raise refusal(spec.path, f"compiled code ({name})", _INSTEAD)
+            file.seek(0)
         try:
-            return torch.export.load(file)
+            with nullcontext() if pinned else finding(partial(_refuse_pickle, spec.path)):
+                return torch.export.load(file)
+        except LoadFailed:
+            raise
         except Exception as error:  # of many types
             raise LoadFailed(f"{spec.path.name} is not an exported program for this torch: {error}") from error
 
 
-def _open_exported(spec: LoadSpec) -> IO[bytes]:
-    """Open the file that was checked: the name may point to another one by now."""
-    if spec.path.name in spec.trusted_pickles:
-        return open_trusted(spec.path, spec.trusted_pickles, _MORE, _INSTEAD)
-    file = spec.path.open("rb")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                if _needs_pickle(archive, name):
-                    raise refusal(spec.path, f"a pickle ({name})", _INSTEAD)
-        file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def _needs_pickle(archive: zipfile.ZipFile, name: str) -> bool:
-    if name.endswith("_config.json"):
-        entries = json.loads(archive.read(name)).get("config", {})
-        return any(entry.get("use_pickle") for entry in entries.values())
-    if name.rpartition("/")[2].startswith("opaque_obj"):
-        return True
-    return name.endswith(".pt") and not _tensors_only(archive.read(name))
-
-
-def _tensors_only(content: bytes) -> bool:
-    import torch
-
-    try:
-        torch.load(io.BytesIO(content), weights_only=True, map_location="meta")
-    except Exception:
-        return not content
-    return True
+def _refuse_pickle(path: Path, module: str, name: str) -> NoReturn:
+    raise refusal(path, f"a pickle ({module}.{name})", _INSTEAD)

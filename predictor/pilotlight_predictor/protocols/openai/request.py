@@ -13,6 +13,7 @@ from pilotlight.wire.http1 import Buffer
 from pilotlight_predictor.core.generation_params import (
     CHAT_FIELDS,
     BadField,
+    as_json,
     check_tool_messages,
     read_chat_options,
     read_sampling,
@@ -115,7 +116,7 @@ def read_microservice_chat(document: dict[str, Any]) -> TextRequest:
     modes = {name: fields.pop(name) for name in MICROSERVICE_FIELDS if name in fields}
     for name, value in modes.items():
         if not isinstance(value, str | None):
-            raise BadField(name, f"{name} = {_quoted(value)}, must be text")
+            raise BadField(name, f"{name} = {as_json(value)}, must be text")
     request = read_chat(fields)
     chosen = {name: value for name, value in modes.items() if value not in (None, "auto")}
     return msgspec.structs.replace(request, sampling={**request.sampling, **chosen})
@@ -136,10 +137,10 @@ def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
     model = _model(fields)
     form = fields.pop("encoding_format", None)
     if form not in (None, "float", "base64"):
-        raise BadField("encoding_format", f"encoding_format = {_quoted(form)}, must be float or base64")
+        raise BadField("encoding_format", f"encoding_format = {as_json(form)}, must be float or base64")
     dimensions = fields.pop("dimensions", None)
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
-        raise BadField("dimensions", f"dimensions = {_quoted(dimensions)}, must be a whole number of 1 or greater")
+        raise BadField("dimensions", f"dimensions = {as_json(dimensions)}, must be a whole number of 1 or greater")
     reject_unsupported(fields, {})
     texts = [texts] if isinstance(texts, str) else texts
     if texts is None or texts == []:
@@ -174,14 +175,14 @@ def reject_unsupported(fields: Mapping[str, Any], unsupported: Mapping[str, tupl
         if name not in unsupported:
             raise BadField(name, f"{name[:100]} is not a field of this request")
         if value not in unsupported[name]:
-            only = " or ".join(_quoted(neutral) for neutral in unsupported[name])
+            only = " or ".join(as_json(neutral) for neutral in unsupported[name])
             raise BadField(name, f"{name} is not supported, " + (f"must be {only}" if only else "leave it out"))
 
 
 def _model(fields: dict[str, Any]) -> str:
     model = fields.pop("model", None)
     if model is not None and not isinstance(model, str):
-        raise BadField("model", f"model = {_quoted(model)}, must be the name of a model")
+        raise BadField("model", f"model = {as_json(model)}, must be the name of a model")
     return model or ""
 
 
@@ -229,10 +230,5 @@ def _is_tokens(value: Any) -> bool:
 def _boolean(fields: dict[str, Any], name: str, prefix: str = "") -> bool:
     value = fields.pop(name, None)
     if value is not None and not isinstance(value, bool):
-        raise BadField(prefix + name, f"{prefix}{name} = {_quoted(value)}, must be true or false")
+        raise BadField(prefix + name, f"{prefix}{name} = {as_json(value)}, must be true or false")
     return bool(value)
-
-
-def _quoted(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -218,6 +218,9 @@ def not_supported(served: ModelVersion, can: TextCapabilities, verb: str) -> Tas
     if verb in ("chat", "complete text") and not (can.chats or can.completes):
         verb = "generate text"
     route = next(text for serves, text in routes if serves)
+    if verb == "embed text" and served.config.backend == "python" and not (served.inputs and served.outputs):
+        route += '; to embed, declare OUTPUTS = {"embedding": ("FP32", [-1, 64])} in its model.py'
+        route += "" if served.inputs else ' and INPUTS = {"text": ("BYTES", [-1])}'
     return TaskNotSupported(f"model '{served.name}' does not {verb}; it serves {route}")
 
 

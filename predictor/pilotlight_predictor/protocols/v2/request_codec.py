@@ -67,6 +67,7 @@ def decode_request(
     """
     header, blobs = (body, _NO_BLOBS) if header_length is None else _cut(body, header_length)
     wire, as_written = _decode_header(header)
+    plain = header_length is None and as_written and len(wire.inputs) == 1 and not wire.inputs[0].parameters
     request = InferRequest(model, _inputs(model, wire.inputs, blobs, find, check), version, wire.id)
     if wire.outputs:
         outputs: dict[str, RequestedOutput] = {}
@@ -77,14 +78,9 @@ def decode_request(
         request.outputs = tuple(outputs.values())
     if wire.parameters:
         apply_parameters(request, wire.parameters)
-    elif templates is not None and header_length is None and as_written and _is_plain(wire):
+    elif templates is not None and plain:  # later requests may differ only in the id and the numbers of one array
         templates.learn(body, wire.inputs[0].data, request)
     return request
-
-
-def _is_plain(wire: WireRequest) -> bool:
-    """Return whether later requests may differ only in the id and the numbers of one array."""
-    return len(wire.inputs) == 1 and not wire.inputs[0].parameters
 
 
 def _cut(body: Buffer, header_length: int) -> tuple[memoryview, memoryview]:
@@ -147,7 +143,7 @@ def _inputs(
         if wire.data is not _ABSENT:
             if wire.parameters and (conflict := wire.parameters.keys() & ELSEWHERE):
                 raise BadRequest(f"input '{wire.name}' has both data and the parameter {min(conflict)}; send one")
-            inputs[wire.name] = decode_values(len(inputs), wire.datatype, shape, wire.data)
+            inputs[wire.name] = decode_values(f"inputs['{wire.name}']", wire.datatype, shape, wire.data)
         elif wire.parameters and REGION in wire.parameters:
             shared = read_region(f"inputs[{len(inputs)}]", wire.parameters)
             inputs[wire.name] = decode_raw(f"input '{wire.name}'", wire.datatype, shape, find(shared).toreadonly())

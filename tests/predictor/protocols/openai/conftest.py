@@ -61,14 +61,17 @@ output [
 """
 ADDS = 'INPUTS = {"x": ("FP32", [-1])}\nOUTPUTS = {"y": ("FP32", [-1])}\n\n\ndef predict(x):\n    return x + 1\n'
 
+ROWS = "def predict(texts: list[str]):\n    return [[1.5] for _ in texts]\n"
+
 
 def write_speakers(folder: Path, kept: Path) -> Path:
     for name, source, config in (("looks", LOOKS, LOOKS_CONFIG), ("lengths", LENGTHS, LENGTHS_CONFIG)):
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "1" / "model.py").write_text(source)
         (folder / name / "config.pbtxt").write_text(config)
-    (folder / "adds" / "1").mkdir(parents=True)
-    (folder / "adds" / "1" / "model.py").write_text(ADDS)
+    for name, source in (("adds", ADDS), ("rows", ROWS), ("rows_of_any", ROWS.replace(": list[str]", ""))):
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.py").write_text(source)
     for name, made in (("tiny", text_model(kept)), ("plain", text_model(kept, steps=1, chats=False))):
         (folder / name).mkdir()
         (folder / name / "1").symlink_to(made, target_is_directory=True)

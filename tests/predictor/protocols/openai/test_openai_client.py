@@ -182,6 +182,7 @@ def test_a_route_without_v1_is_404_with_the_right_one(speaking: RunningServer) -
         assert (answer.status, answer.json()) == (404, {"error": error})
 
 
+DECLARE = 'to embed, declare OUTPUTS = {"embedding": ("FP32", [-1, 64])} in its model.py'
 EMBEDS = "does not generate text; it serves embeddings: POST /v1/embeddings"
 
 
@@ -197,6 +198,11 @@ EMBEDS = "does not generate text; it serves embeddings: POST /v1/embeddings"
          "model 'tiny' does not embed text; it serves chat: POST /v1/chat/completions"),
         ("embeddings", {"model": "plain", "input": "x"},
          "model 'plain' does not embed text; it serves completions: POST /v1/completions"),
+        ("embeddings", {"model": "rows", "input": "x"},
+         f"model 'rows' does not embed text; it serves tensors: POST /v2/models/rows/infer; {DECLARE}"),
+        ("embeddings", {"model": "rows_of_any", "input": "x"},
+         "model 'rows_of_any' does not embed text; it serves tensors: POST /v2/models/rows_of_any/infer; "
+         f"{DECLARE} and INPUTS = {{\"text\": (\"BYTES\", [-1])}}"),
         ("score", {"model": "tiny", "text_1": "x", "text_2": "y"},
          "model 'tiny' does not score pairs of texts; it serves chat: POST /v1/chat/completions"),
         ("chat/completions", {"model": "adds", "messages": HELLO},

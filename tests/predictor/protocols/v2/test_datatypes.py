@@ -162,12 +162,12 @@ def test_a_null_among_parameters_is_no_number(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("datatype", "text", "words"),
     [
-        ("FP32", '[NaN, "1.5"]', "inputs[0].data"),
-        ("INT32", "[1, null]", "inputs[0].data"),
-        ("BYTES", '["a", null]', "inputs[0].data"),
-        ("BOOL", "[true, null]", "inputs[0].data"),
+        ("FP32", '[NaN, "1.5"]', "inputs['x'].data"),
+        ("INT32", "[1, null]", "inputs['x'].data"),
+        ("BYTES", '["a", null]', "inputs['x'].data"),
+        ("BOOL", "[true, null]", "inputs['x'].data"),
         ("FP32", '["1", 2]', "Expected float, got str"),
-        ("INT32", "[NaN, 1]", "inputs[0].data"),
+        ("INT32", "[NaN, 1]", "inputs['x'].data"),
         ("INT32", "[1.5, 1]", "Expected int, got float"),
         ("INT8", "[128, 1]", "does not fit INT8"),
         ("UINT8", "[-1, 1]", "does not fit UINT8"),
@@ -198,7 +198,7 @@ def test_data_that_is_not_of_its_type_is_refused_by_name(
     answer = server.infer(model_of(datatype), body.encode())
     assert answer.status == 400
     assert words in answer.error
-    assert "inputs[0].data" in answer.error
+    assert "inputs['x'].data" in answer.error
 
 
 def test_text_that_is_not_utf8_is_refused_as_json_and_taken_as_binary(server: RunningServer) -> None:

@@ -39,11 +39,11 @@ def test_a_number_fits_as_long_as_it_rounds_to_a_finite_one(
     datatype: str, largest: str, beyond: str | None, form: str
 ) -> None:
     for sign in ("", "-"):
-        tensor = decode_values(0, datatype, (2,), msgspec.Raw(form.format(sign + largest).encode()))
+        tensor = decode_values("x", datatype, (2,), msgspec.Raw(form.format(sign + largest).encode()))
         assert abs(tensor.array[0]) == np.finfo(tensor.array.dtype).max
         if beyond is not None:
             with pytest.raises(BadRequest, match=f"does not fit {datatype}"):
-                decode_values(0, datatype, (2,), msgspec.Raw(form.format(sign + beyond).encode()))
+                decode_values("x", datatype, (2,), msgspec.Raw(form.format(sign + beyond).encode()))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_number_fits_as_long_as_it_rounds_to_a_finite_one(
      ("BYTES", '[["a"], ["b"]]', (2, 1)), ("BOOL", "[[true]]", (1, 1)), ("FP32", '[["NaN"], [1]]', (2, 1))],
 )  # fmt: skip
 def test_nested_values_take_their_shape_and_may_be_written_to(datatype: str, text: str, shape: tuple[int, ...]) -> None:
-    array = decode_values(0, datatype, shape, msgspec.Raw(text.encode())).array
+    array = decode_values("x", datatype, shape, msgspec.Raw(text.encode())).array
     assert array.shape == shape
     assert array.flags.writeable
 

@@ -85,10 +85,8 @@ class LibTorch:
         self._torch.aoti_torch_delete_tensor_object.argtypes = [c_void_p]
         kind = "cuda" if cuda else "cpu"
         self._kind = int(getattr(self._torch, f"aoti_torch_device_type_{kind}")())
-        self._names = {self.dtype(name): datatype for datatype, name in TORCH_NAMES.items() if self.has(name)}
-
-    def has(self, name: str) -> bool:
-        return hasattr(self._torch, f"aoti_torch_dtype_{name}")
+        known = {name: each for each, name in TORCH_NAMES.items() if hasattr(self._torch, f"aoti_torch_dtype_{name}")}
+        self._names = {self.dtype(name): datatype for name, datatype in known.items()}
 
     def dtype(self, name: str) -> int:
         return int(getattr(self._torch, f"aoti_torch_dtype_{name}")())

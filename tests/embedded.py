@@ -140,7 +140,7 @@ class Platform:
             documents = read(Sources([file.name]))
         capabilities = replace(Capabilities(), **target.capabilities())
         snapshots = ModelSnapshots(self.home.models)
-        uris = [uri for uri in check_models(documents, capabilities, here=False) if is_local(uri)]
+        uris = [uri for uri in check_models(documents, capabilities, here=False, note=print) if is_local(uri)]
         pins = {uri: snapshots.pin(local_path(uri), snapshot=True) for uri in uris if os.path.exists(local_path(uri))}
         return ReleaseRequest(with_pins(documents, pins), capabilities, reset=reset, note=note)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import joblib
+import numpy as np
 import pytest
 import skops.io
 import torch
@@ -29,7 +30,7 @@ from tests.onnx_models import write_identity
 from tests.predictor.storage.conftest import Hub, WebServer, web
 
 from pilotlight.errors import UsageError
-from pilotlight.wire.model_formats import pickle_files
+from pilotlight.release.model_check import untrusted_files
 from platformctl.commands.service.deploy import USES
 from platformctl.services import scaffold
 from platformctl.services.model_argument import describe, kind_of
@@ -119,6 +120,9 @@ def test_a_model_is_named_for_what_it_is_and_planned(
     assert done.code == 0, done.err
     assert done.err.startswith(f"{word}: {phrase}")
     assert [each["name"] for each in json.loads(done.out)["services"]] == [service]
+    if word == "two.onnx":
+        (folder / "two.yaml").write_text(SERVICE.replace("model.onnx", word))
+        assert f"note: two.onnx {FIXED}" in call("validate", "-f", "two.yaml").err
 
 
 def test_the_options_of_a_model_reach_its_document_which_deploys_again(call: Call, folder: Path) -> None:
@@ -211,7 +215,11 @@ def test_skops_is_refused_only_for_types_that_are_not_known_to_be_safe(call: Cal
     document = yaml.safe_load((folder / "odd.yaml").read_text())
     assert document["spec"]["predictor"]["model"].pop("env")[0]["value"].startswith("odd.skops=")
     (folder / "odd.yaml").write_text(yaml.safe_dump(document))
-    for words, fix in ((["odd.skops"], "odd.skops --dry-run --trust-pickle"), (["-f", "odd.yaml"], "with --set 'spec")):
+    (folder / "saved" / "data").mkdir(parents=True)
+    (folder / "saved" / "MLmodel").write_text("flavors: {sklearn: {pickled_model: data/odd.skops}}")
+    shutil.copy(folder / "odd.skops", folder / "saved" / "data" / "odd.skops")
+    command = "--dry-run --trust-pickle"
+    for words, fix in ((["odd.skops"], command), (["./saved"], command), (["-f", "odd.yaml"], "with --set 'spec")):
         done = call("deploy", *words, "--dry-run")
         assert (done.code, done.out) == (2, "")
         assert "odd.skops holds types that are not known to be safe (types.SimpleNamespace): loading" in done.err
@@ -245,9 +253,11 @@ def test_a_python_model_without_anything_to_serve_is_refused_with_the_line_that_
     assert (done.code, done.out) == (2, "")
     assert "./wines/model.py defines neither a function predict nor a class with a method predict" in done.err
     assert "platformctl deploy ./wines:Wine --name wines" in done.err
+    (folder / "wines" / "m.joblib").write_bytes(pickle.dumps({}))  # which Wine loads
     named = call("deploy", "./wines:Wine", "--name", "wines", "--dry-run")  # with the files beside it
     assert (named.code, named.err.splitlines()[0]) == (0, "./wines:Wine: Python model, class Wine"), named.err
-    for code in ("from wine import *", "class Wine(Base): pass", "def predict(x): return x"):
+    partial = "import functools\npredict = functools.partial(print)"
+    for code in ("from wine import *", "class Wine(Base): pass", "def predict(x): return x", partial):
         (folder / "wines" / "model.py").write_text(f"{code}\ndef helper(): pass")
         assert describe("./wines").name == "wines"
 
@@ -294,6 +304,18 @@ def test_a_whole_module_of_torch_is_a_pickle_too(call: Call, folder: Path) -> No
     assert call("deploy", "net.pt", "--trust-pickle", "--dry-run").code == 0
 
 
+def test_what_a_checkpoint_holds_beside_tensors_is_named(call: Call, folder: Path) -> None:
+    (folder / "saved").mkdir()
+    (folder / "saved" / "model.py").write_text("import torch\nclass Net(torch.nn.Linear): ...\n")
+    for name, options in (("old.pt", {}), ("net.pt", {"options": SimpleNamespace(rate=0.1), "kind": np.float64(1)})):
+        torch.save({"weights": torch.nn.Linear(1, 1).state_dict(), **options}, folder / "saved" / name)
+        done = call("deploy", f"saved/{name}", "--dry-run")
+        assert done.code == (2 if options else 0), done.err
+    types = "numpy._core.multiarray.scalar, numpy.dtype, types.SimpleNamespace"
+    assert f"net.pt holds types that are not known to be safe ({types}): loading them may run any code\n" in done.err
+    assert "else save it as a state dict, TorchScript or .pt2\n" in done.err
+
+
 def test_weights_without_the_class_of_their_module_are_refused_before_a_start(call: Call, folder: Path) -> None:
     module = torch.nn.Linear(2, 1)
     optimizer = torch.optim.Adam(module.parameters())
@@ -337,7 +359,7 @@ def test_a_module_without_layers_is_a_pickle_in_each_form_of_torch_save(
     torch.save(Scale(), folder / "scale.pt", pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
     assert describe("./scale.pt").pickle == "scale.pt"
     torch.save(Scale().state_dict(), folder / "model.pt", _use_new_zipfile_serialization=zipped)
-    assert pickle_files(folder / "model.pt") == []
+    assert untrusted_files(folder / "model.pt") == []
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "lepton", "brev"])

@@ -41,6 +41,7 @@ def document(request: InferRequest) -> Any:
         ((-1, -1, 3), (2, 5, 3), 30, (2, 5, 3)),
         ((1, 3, 224, 224), (3, 224, 224), 150528, (1, 3, 224, 224)),
         ((), (), 1, ()),
+        ((1,), (2,), 2, (2,)),  # the server says how a model takes several
     ],
 )  # fmt: skip
 def test_the_shape_follows_from_what_is_given(
@@ -98,6 +99,15 @@ def test_a_table_is_given_by_its_column_names(value: Any) -> None:
         infer_request.from_json({"rooms": [1]}, [table], "")
     with pytest.raises(UsageError, match="the rows have different names"):
         infer_request.from_json([{"sqm": 1}, {"new": 1}], [table], "")
+
+
+def test_values_without_names_go_to_single_values_in_their_order() -> None:
+    single = [InputSpec("age", "INT64", (1,)), InputSpec("income", "FP64", (1,))]
+    sent = document(infer_request.from_json([30, 1000.5], single, ""))["inputs"]
+    assert [(each["name"], each["data"]) for each in sent] == [("age", [30]), ("income", [1000.5])]
+    optional = [single[0], InputSpec("income", "FP64", (1,), optional=True)]
+    (only,) = document(infer_request.from_json([30], optional, ""))["inputs"]
+    assert (only["name"], only["data"]) == ("age", [30])
 
 
 @pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"instances": rows}])

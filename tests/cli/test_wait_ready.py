@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.cli.test_release import KEY, Shelf
 
 from pilotlight.errors import NotFound, PlatformError, RolledBack, TimedOut
-from pilotlight.targets.target import Event, Key, ReplicaStatus, RevisionStatus, ServiceStatus
+from pilotlight.targets.target import STATUS_READ, Event, Key, ReplicaStatus, RevisionStatus, ServiceStatus
 from platformctl import output
 from platformctl.services import status_views, wait_ready
 from platformctl.services.wait_ready import Expected, progress
@@ -236,7 +236,11 @@ def test_missing_credentials_name_the_shell_that_started_the_platform() -> None:
 def test_a_start_without_a_process_shows_no_log_of_another_replica(reason: str) -> None:
     with pytest.raises(PlatformError) as raised:
         wait([status("Failed", revision(state="FailedToLoad", reason=reason))])
-    assert str(raised.value).splitlines() == [f"{NEW} does not start: {reason}", "  last event: Failed: exit code 3"]
+    assert str(raised.value).splitlines() == [
+        f"{NEW} does not start: {reason}",
+        "  last event: Failed: exit code 3",
+        "  nothing of it serves; fix it and deploy again, or: platformctl delete iris --target shelf",
+    ]
     assert raised.value.hint == "platformctl events iris --target shelf"
 
 
@@ -300,6 +304,19 @@ def test_a_service_that_does_not_answer_a_real_request_is_not_ready() -> None:
     wait_ready.wait(target, [EXPECTED], 10, ticker, sleep=lambda _: None)
     assert not target.refusals
     assert "Probed answered 404: no route" in said
+
+
+def test_a_step_of_the_control_process_is_no_line_of_a_deploy(capsys: pytest.CaptureFixture[str]) -> None:
+    reads = status("Progressing", revision(), message=STATUS_READ)
+    routes = replace(reads, message="the gateway is applying its route")
+    wait_ready.wait(
+        Scripted([routes, reads, status("Ready", revision())]),
+        [EXPECTED],
+        10,
+        output.ProgressLog(),
+        sleep=lambda _: None,
+    )
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["Probed", "Ready"]
 
 
 def test_a_revision_made_from_the_planned_one_is_the_one_that_is_waited_for() -> None:

@@ -234,13 +234,13 @@ def _regular(value: Any, shape: tuple[int, ...]) -> bool:
 def fit_shape(spec: InputSpec, value_shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return the shape to send: as given, with a batch dimension of 1, or inferred for flat values.
 
-    [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2). Values of three and more
-    dimensions go as they are: a derived shape may be one of several that the model accepts, and it refuses the others.
+    [-1, 4] takes four numbers as (1, 4) and eight as (2, 4), but nothing of the shape (2, 2). Several values for [1],
+    and three and more dimensions, go as they are: a derived shape may be one of several, and the server knows the fix.
     """
     shape = spec.fit(value_shape)
     if shape is not None and math.prod(shape) == count:
         return shape
-    if len(value_shape) > 2 and math.prod(value_shape) == count:
+    if (len(value_shape) > 2 or spec.shape == (1,)) and math.prod(value_shape) == count:
         return value_shape
     fixed = math.prod(size for size in spec.shape if size >= 0)
     free = [size for size in spec.shape if size < 0]

@@ -174,7 +174,7 @@ def _with_pickles(model: scaffold.Model, local: bool, trust: bool) -> scaffold.M
         may_be = model.format == "sklearn" and not model.uri.endswith(".skops")
         return replace(model, pickle=PurePosixPath(model.uri).name if may_be else "")
     if not trust:
-        pickles = untrusted_files(path)
+        pickles = untrusted_files(path) if model.format != "python" else []
         return replace(model, pickle=pickles[0].name, untrusted=why_untrusted(pickles[0])) if pickles else model
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     pinned = [each for each in files if each.suffix in (*PICKLE_SUFFIXES, ".skops", ".pt", ".pth", ".pt2", ".ckpt")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pilotlight.errors import NotFound, PlatformError, RolledBack, TimedOut
-from pilotlight.targets.target import Key, RevisionStatus, ServiceStatus, find_revision, service_argument
+from pilotlight.targets.target import STATUS_READ, Key, RevisionStatus, ServiceStatus, find_revision, service_argument
 from platformctl import output
 from platformctl.services import status_views
 
@@ -102,7 +102,8 @@ def wait(
             state = progress(status, one)
             if state.failed is None:
                 failing.pop(one.key, None)
-                ticker.log(state.phase, _with_service(one, state.message, len(expected)), state.amount, of=one.key)
+                if state.message != STATUS_READ:
+                    ticker.log(state.phase, _with_service(one, state.message, len(expected)), state.amount, of=one.key)
             elif clock() - failing.setdefault(one.key, clock()) >= FAILED_S:
                 target.record_status(status)
                 raise failure(target, one, status, state.failed)
@@ -171,8 +172,10 @@ def failure(target: "Target", one: Expected, status: ServiceStatus, revision: Re
         message = f"adapter {revision.tags[0]} of {service_argument(one.key)} was not loaded: {reason}"
         return PlatformError(message, "fix it and deploy again; the service serves its other models")
     evidence, previous = _evidence(target, one, revision.name, reason)
-    message = "\n".join(filter(None, [f"{revision.name} does not start: {reason}", *evidence, _serving(status, one)]))
-    service = service_arguments(target, one.key)
+    service, left = service_arguments(target, one.key), _serving(status, one)
+    if status.phase in ("Failed", "Progressing"):
+        left = left or f"  nothing of it serves; fix it and deploy again, or: platformctl delete {service}"
+    message = "\n".join(filter(None, [f"{revision.name} does not start: {reason}", *evidence, left]))
     if NO_CREDENTIALS in reason and target.name == "local":
         fix = "the platform has the variables of the shell that started it"
         return PlatformError(message, f"{fix}: set them, then platformctl down; platformctl up")

@@ -119,16 +119,13 @@ class Operator:
         is_service = (document["apiVersion"], document["kind"]) in self._settings.kinds
         name = document["metadata"]["name"] if is_service else kinds.labels(document).get(names.LABEL_SERVICE)
         if name is not None:
-            self._wake((namespace, name))
+            for kind in self._settings.kinds:
+                if wake := self._wakes.get((kind, (namespace, name))):
+                    wake.set()
         else:
             for (_, key), wake in self._wakes.items():
                 if namespace in ("", key[0]):
                     wake.set()
-
-    def _wake(self, key: Key) -> None:
-        for kind in self._settings.kinds:
-            if wake := self._wakes.get((kind, key)):
-                wake.set()
 
     async def _service(self, service_kind: Kind, namespace: str, name: str, **_: Any) -> None:
         """Reconcile one service whenever something of it changes, until it is deleted."""

@@ -204,12 +204,9 @@ class Reconciler:
         if written is not None:
             self.cluster.cache.put(written)
         releases.record_failures(self.cluster, status)
-        self._post_transition(document, before, new_status)
-
-    def _post_transition(self, document: Document, before: Document, after: Document) -> None:
-        old, new = _ready(before), _ready(after)
+        old, new = _ready(before), _ready(new_status)
         if new.get("status") == "True" != old.get("status"):
-            self._post(document, "Normal", "Ready", f"ready at {after.get('url', 'its address')}")
+            self._post(document, "Normal", "Ready", f"ready at {new_status.get('url', 'its address')}")
         elif new.get("status") == "False" and any(new.get(name) != old.get(name) for name in ("reason", "message")):
             self._post(document, "Warning", new.get("reason", "NotReady"), new.get("message", ""))
 

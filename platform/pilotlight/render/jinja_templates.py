@@ -15,7 +15,7 @@ import pilotlight
 from pilotlight.errors import InternalError
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Environment
     from jinja2.runtime import Context
 
 Json = Any
@@ -34,7 +34,7 @@ def folder(name: str) -> Path:
 def document(template: str, values: Mapping[str, Json]) -> dict[str, Json]:
     """Fill a template such as `knative/service.yaml.j2`."""
     inserted: list[Json] = []
-    text = _template(template).render({**values, _VALUES: inserted})
+    text = environment().get_template(template).render({**values, _VALUES: inserted})
     skeleton, marks = _parsed(template, text)
     if marks != len(inserted):
         raise InternalError(f"{template} inserts a value inside a scalar: write it as a whole key or value")
@@ -70,11 +70,6 @@ def environment() -> "Environment":
     )  # fmt: skip
     jinja.filters["tojson"] = insert
     return jinja
-
-
-@cache
-def _template(name: str) -> "Template":
-    return environment().get_template(name)
 
 
 @lru_cache(maxsize=1024)

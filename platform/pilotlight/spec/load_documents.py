@@ -4,6 +4,7 @@ The only part of `spec` that reads the file system. Catalogue documents (runtime
 """
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +21,7 @@ from pilotlight.spec.problems import UNKNOWN_FIELD, Problems, SourceLocation
 from pilotlight.spec.service import Service
 from pilotlight.spec.yaml_nodes import Node, parse
 from pilotlight.wire.messages import suggestion
+from pilotlight.wire.model_formats import detect_file
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 _LLM, _GRAPH = llm_inference_service.KIND, inference_graph.KIND
@@ -154,8 +156,10 @@ def read_texts(files: Sequence[str], stdin: TextIO | None, problems: Problems) -
             try:
                 yield member, Path(member).read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
-                not_utf8 = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else ""
-                reason = not_utf8 or getattr(error, "strerror", None) or error
+                reason = getattr(error, "strerror", None) or error
+                if isinstance(error, UnicodeDecodeError):
+                    model = f"it is a model, not a document: platformctl deploy {shlex.quote(member)}"
+                    reason = model if detect_file(Path(member)) else "it is not UTF-8 text"
                 problems.error("PL112", SourceLocation(member), "", f"cannot be read: {reason}")
 
 

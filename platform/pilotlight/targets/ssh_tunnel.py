@@ -62,7 +62,9 @@ class Tunnels:
         own_folder(self._folder)
         pid = self._hold(job_id, tunnel)
         if (holder := identify(pid)) is not None:
-            self._write(job_id, holder, tunnel)
+            fd = os.open(self._state_file(job_id), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "w") as file:
+                json.dump({"holder": holder, "tunnel": tunnel}, file)
         try:
             _wait_open(tunnel, pid, self._log(job_id))
         except PlatformError:
@@ -98,11 +100,6 @@ class Tunnels:
             return Identity(*document["holder"]), Tunnel(host, tuple((near, far) for near, far in forwards))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-    def _write(self, job_id: str, holder: Identity, tunnel: Tunnel) -> None:
-        fd = os.open(self._state_file(job_id), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump({"holder": holder, "tunnel": tunnel}, file)
 
 
 def _wait_open(tunnel: Tunnel, pid: int, log: Path) -> None:

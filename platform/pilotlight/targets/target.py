@@ -17,6 +17,7 @@ Json = Any
 Key = tuple[str, str]  # namespace, name
 
 NO_GATEWAY = "it is not behind the Pilotlight gateway"  # why a target of a cloud refuses what needs one
+STATUS_READ = "the control process reads the status of its replica"  # a step of ours before Ready
 
 Phase = Literal["Ready", "Standby", "Parked", "Progressing", "Degraded", "Failed", "Stopping", "Unknown"]
 ModelState = Literal["Pending", "Standby", "Parked", "Loading", "Loaded", "FailedToLoad"]

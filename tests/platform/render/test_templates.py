@@ -46,8 +46,8 @@ def test_the_tables_and_the_folders_hold_the_same_templates() -> None:
 
 def test_every_template_makes_an_object_of_some_golden_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     used = set()
-    original = jinja_templates._template
-    monkeypatch.setattr(jinja_templates, "_template", lambda name: used.add(name) or original(name))
+    original = jinja_templates.environment().get_template
+    monkeypatch.setattr(jinja_templates.environment(), "get_template", lambda name: used.add(name) or original(name))
     for plan in PLANS.values():
         render(plan())
     assert used == set(TEXTS)
@@ -56,7 +56,7 @@ def test_every_template_makes_an_object_of_some_golden_plan(monkeypatch: pytest.
 @pytest.mark.parametrize("text", ['a: "x{{ 1 | tojson }}"', "a: x{{ 1 | tojson }}", "# {{ 1 | tojson }}\na: 1"])
 def test_a_value_amid_other_text_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     made = jinja_templates.environment().from_string(text)
-    monkeypatch.setattr(jinja_templates, "_template", lambda name: made)
+    monkeypatch.setattr(jinja_templates.environment(), "get_template", lambda name: made)
     with pytest.raises(InternalError, match=r"^t\.j2 "):
         jinja_templates.document("t.j2", {})
 

@@ -68,14 +68,16 @@ def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
     (tmp_path / "blank.yaml").write_text("# nothing\n---\n")
-    names = ["missing.yaml", "empty", "latin.yaml", "blank.yaml"]
+    (tmp_path / "main.joblib").write_bytes(b"\x80\x04\x95")
+    names = ["missing.yaml", "empty", "latin.yaml", "main.joblib", "blank.yaml"]
     loaded = load([str(tmp_path / name) for name in names])
-    assert [problem.code for problem in loaded.problems.errors] == ["PL112"] * 4
+    assert [problem.code for problem in loaded.problems.errors] == ["PL112"] * 5
     messages = [problem.message for problem in loaded.problems.errors]
     assert messages == [
         "cannot be read: No such file or directory",
         "is a directory without .yaml, .yml, .json files",
         "cannot be read: it is not UTF-8 text",
+        f"cannot be read: it is a model, not a document: platformctl deploy {tmp_path}/main.joblib",
         "has no manifest",
     ]
 

@@ -28,8 +28,7 @@ import msgspec
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.wire.environments.requirements import FILES as REQUIREMENTS
-from pilotlight.wire.environments.requirements import WEIGHTS
-from pilotlight.wire.model_formats import PICKLE_SUFFIXES
+from pilotlight.wire.environments.requirements import WITH_CODE
 from pilotlight.wire.shared_files import replace_file
 
 T = TypeVar("T")
@@ -284,11 +283,11 @@ def _files(source: Path) -> Iterator[tuple[str, Stat]]:
 def is_companion(file: Path, name: str) -> bool:
     """Return whether a file of that name is read beside a model file, or is that file.
 
-    Those that begin with its name (weights of an ONNX model), the configuration and example of a model, of a Python
-    model, or weights with their model.py, the other modules and the requirements, and of a pickle the modules.
+    Those that begin with its name (weights of an ONNX model), the configuration and example of a model, and of a
+    Python model, a pickle, or weights with their model.py, the other modules and the requirements.
     """
-    code = file.suffix in (".py", *WEIGHTS)
-    suffix = ".py" if code or file.suffix in PICKLE_SUFFIXES else ".data" if file.suffix == ".onnx" else None
+    code = file.suffix in (".py", *WITH_CODE)
+    suffix = ".py" if code else ".data" if file.suffix == ".onnx" else None
     belongs = name.startswith((f"{file.stem}.", f"{file.stem}_"))
     named = (*COMPANIONS, *(REQUIREMENTS if code else ()))
     return name == file.name or belongs or name in named or Path(name).suffix == suffix

@@ -216,7 +216,11 @@ class Reconciler:
         elif replica.state == "exited":
             self._replica_exited(run, revision, replica)
         elif replica.state == "parked" and not replica.reason:
-            self._enforce_parking_budget()
+            # End the replicas parked longest while all parked ones exceed their share of the machine's memory.
+            for parked in over_budget(self.supervisor.replicas(), parking_budget(self.settings.parked_percent)):
+                message = "stopped while parked: the memory for parked replicas is needed"
+                self.events.record((parked.namespace, parked.service), f"Replica/{parked.id}", "Ended", message)
+                self.supervisor.drain(parked.id, self.settings.drain_s)
         elif replica.state == "parking" and replica.unparkable:
             revision.parks_never = replica.parks_never
             always = ", from now on" if replica.parks_never else ""
@@ -229,13 +233,6 @@ class Reconciler:
     def _warn(self, replica: Replica, reason: str, message: str) -> None:
         key = (replica.namespace, replica.service)
         self.events.record(key, f"Replica/{replica.id}", reason, message, "Warning")
-
-    def _enforce_parking_budget(self) -> None:
-        """End the replicas parked longest while all parked ones exceed their share of the machine's memory."""
-        for replica in over_budget(self.supervisor.replicas(), parking_budget(self.settings.parked_percent)):
-            message = "stopped while parked: the memory for parked replicas is needed"
-            self.events.record((replica.namespace, replica.service), f"Replica/{replica.id}", "Ended", message)
-            self.supervisor.drain(replica.id, self.settings.drain_s)
 
     def _replica_ready(self, run: ServiceRun, revision: Revision, replica: Replica) -> None:
         revision.failure, revision.load_failed, revision.start_failed = "", False, False

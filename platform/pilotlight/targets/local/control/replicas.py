@@ -127,6 +127,9 @@ class ReplicaSet:
         for index, replica in enumerate(parked):
             (self.supervisor.unpark if index < missing else self.supervisor.cancel_unpark)(replica.id)
         missing -= len(parked)
+        same = [each for each in self.living(run) if each.revision == revision.name]
+        if missing > 0 and any(each.state == "draining" and each.reason for each in same):
+            return  # one whose start has failed; its exit, which reconciles again, sets the backoff
         backoff = revision.next_start - now
         if missing > 0 and backoff > 0:
             self._requeue_after(backoff, run)

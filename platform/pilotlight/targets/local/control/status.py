@@ -21,6 +21,7 @@ from pilotlight.targets.local.manifests.service_spec_types import ServiceSpec, W
 from pilotlight.targets.local.supervisor.probes import STATUS_TIMEOUT_S
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Replica
 from pilotlight.targets.target import (
+    STATUS_READ,
     Condition,
     Key,
     ModelState,
@@ -91,21 +92,15 @@ def status_of(view: ServiceView) -> ServiceStatus:
     if unverified:
         failures = (run.revisions[row.name].warmup_failure for row in revisions if row.percent and not row.verified)
         message = unverified_message(next(filter(None, failures), ""))
-    url = url_of(view.base_url, run.key) if run.spec.exposed else _replica_url(view)
+    running = (each for each in view.replicas if each.state in ("starting", "ready", "unready"))
+    address = next((unix_socket.url(each.host, each.port) for each in running), "")
+    url = url_of(view.base_url, run.key) if run.spec.exposed else address
     return ServiceStatus(
         *run.key, run.generation, phase, url, mode="/".join(sorted({work.mode for work in run.spec.workloads})),
         urls=_urls(view, url),
         conditions=tuple(_conditions(view, phase, message, unverified)), revisions=revisions, message=message,
         overrides=run.overrides, verified=verified, rolled_back=run.rolled_back, target=run.spec.target,
     )  # fmt: skip
-
-
-def _replica_url(view: ServiceView) -> str:
-    """Return the address of a running replica; empty: there is none."""
-    for replica in view.replicas:
-        if replica.state in ("starting", "ready", "unready"):
-            return unix_socket.url(replica.host, replica.port)
-    return ""
 
 
 def _urls(view: ServiceView, url: str) -> dict[str, str]:
@@ -173,7 +168,7 @@ def _phase(view: ServiceView, revisions: Sequence[RevisionStatus]) -> tuple[Phas
     ]
     if any(row.ready for row in revisions if row.percent):
         if any(_status_awaited(view, replica) for replica in view.replicas):
-            return "Progressing", "the control process reads the status of its replica"
+            return "Progressing", STATUS_READ
         if answer_failures:
             return "Degraded", answer_failures[0]
         short = [row for row in revisions if row.ready < row.desired and row.percent and row.reason]
@@ -275,18 +270,16 @@ def _revision(
         url=f"{route}@{tags[0] if tags else revision.name}" if view.run.spec.exposed else "",
         cold_start=revision.cold_start, per_second=log.per_second(now), retry_in_s=backoff_s,
         verified=revision.verification in ("unknown", "verified"), failure=revision.failure,
-        replicas=tuple(map(_replica_status, replicas)),
+        replicas=tuple(
+            ReplicaStatus(
+                each.id, each.state, each.node, each.handle, each.reason, tuple(map(str, each.gpus)), each.gpu_memory,
+                each.forked,
+            )
+            for each in replicas
+        ),
         model_digest=" ".join(pin.digest for pin in pins), model_bytes=sum(pin.size for pin in pins),
         unpinned=tuple(redact_uri(uri) for uri in uris if "://" in uri and uri not in container.pins),
         waiting=log.waiting,
-    )  # fmt: skip
-
-
-def _replica_status(replica: Replica) -> ReplicaStatus:
-    gpus = tuple(map(str, replica.gpus))
-    return ReplicaStatus(
-        replica.id, replica.state, replica.node, replica.handle, replica.reason, gpus, replica.gpu_memory,
-        replica.forked,
     )  # fmt: skip
 
 

@@ -34,7 +34,9 @@ class RotatedFile:
         """Append; output that cannot be written, such as to a full disk, is lost."""
         try:
             while data:
-                self._open()
+                if self._file < 0:
+                    self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                    self._size = os.fstat(self._file).st_size
                 space = self._limit - self._size
                 part = data if len(data) <= space else data[: max(0, data.rfind(b"\n", 0, max(0, space)) + 1)]
                 if not part and not self._size:
@@ -51,11 +53,6 @@ class RotatedFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def _open(self) -> None:
-        if self._file < 0:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._size = os.fstat(self._file).st_size
 
     def _rotate(self) -> None:
         """Rename the files by one number. The log itself always exists, since readers list and open it at any time."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.platform.targets.local.runs import revision, revision_of, running, service, workload
+from tests.platform.targets.local.runs import replica, revision, revision_of, running, service, workload
 
 from pilotlight.canaries.queries import MetricScope, metric_queries
 from pilotlight.gateway.control_link import BackendReport, Report
@@ -13,6 +13,7 @@ from pilotlight.targets.local.control.reconciler import Reconciler, ReconcilerSe
 from pilotlight.targets.local.control.service_state import REVISION_HISTORY_LIMIT, ServiceRun
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.store.store import Store
+from pilotlight.targets.local.supervisor.replica_record import Replica
 
 
 def test_a_crash_pause_is_looked_at_once_when_it_is_over_however_often_somebody_asked(
@@ -37,6 +38,21 @@ def test_a_crash_pause_is_looked_at_once_when_it_is_over_however_often_somebody_
 
     asyncio.run(play())
     assert len(settled) == 1
+
+
+def test_no_replica_starts_before_the_one_whose_start_failed_has_ended(tmp_path: Path) -> None:
+    failed = replica(state="draining", reason="model 'iris': model.py could not be imported")
+
+    async def play() -> list[Replica]:
+        home = Home(tmp_path / "home").create()
+        store = Store.open(home.database)
+        reconciler = Reconciler(home, ReconcilerSettings(1, pilot_light=False), store, lambda: 0.0)
+        reconciler.supervisor._register(failed, None)
+        reconciler.replica_set.reconcile(running(service(workload(revision())), ready=False), 0.0)
+        store.close()
+        return list(reconciler.supervisor.replicas())
+
+    assert asyncio.run(play()) == [failed]
 
 
 def test_what_the_gateway_tells_of_lost_requests_is_there_for_canaries(tmp_path: Path) -> None:

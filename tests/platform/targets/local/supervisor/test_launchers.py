@@ -324,7 +324,7 @@ def test_installations_that_take_long_leave_threads_for_other_replicas(tmp_path:
             handle = ProcessHandle(processes, replica(own=f"iris-{number}"), client)
             handle.execute_prepared(install, lambda: None)
         try:
-            await asyncio.wait_for(asyncio.to_thread(int), 30)
+            assert await asyncio.wait_for(asyncio.to_thread(int), 30) == 0
         finally:
             released.set()
         await eventually_async(lambda: all(client.ended for client in clients))

@@ -91,10 +91,10 @@ class LocalTarget:
         from pilotlight.catalogue.engine_programs import ENV_ENGINE_PATH
         from pilotlight.targets.local.installed_engines import installed_engines
 
-        values, folders = capabilities_of(self.name, self._options), self.address.engine_path
-        if self.name != "local" or not folders:  # a control process of an earlier release has none
+        values = capabilities_of(self.name, self._options)
+        if self.name != "local":
             return values
-        return {**values, "engines": installed_engines({ENV_ENGINE_PATH: folders, "PATH": ""})}
+        return {**values, "engines": installed_engines({ENV_ENGINE_PATH: self.address.engine_path, "PATH": ""})}
 
     def catalogue(self, namespaces: Sequence[str]) -> tuple[Sequence[tuple[str, Mapping[str, Json]]], Sequence[str]]:
         return (), ()

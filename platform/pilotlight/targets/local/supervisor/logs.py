@@ -2,7 +2,7 @@
 
 The output of replicas goes through pipes to the log writer (output_pipes.py), which bounds it while it is written; the
 control process and the gateway bound their own (bounded_stderr.py). `rotate` is for replicas that append to a file
-themselves: those of an earlier release, and those started while no pipe could be made.
+themselves: jobs of Slurm, and those started while no pipe could be made.
 """
 
 import os
@@ -70,7 +70,7 @@ def rotate(log: Path, limit: int = LIMIT) -> bool:
     """
     older = [log.with_name(f"{log.name}.{number}") for number in range(1, FILES)]
     try:
-        log.chmod(0o600)  # an earlier release made it readable for others
+        log.chmod(0o600)  # Slurm may have made it by the umask
         if log.stat().st_size < limit:
             return False
         with suppress(FileNotFoundError):

@@ -58,7 +58,7 @@ class OutputPipes:
             os.close(held)
 
     def has(self, log: str) -> bool:
-        """Whether the replica of this log writes through a pipe; one of an earlier release writes directly."""
+        """Whether the replica of this log writes through a pipe; a job of Slurm writes directly."""
         return self._pipe(log).exists()
 
     async def finish(self, log: str) -> None:

@@ -55,7 +55,7 @@ class Checks(Struct, frozen=True):
     memory_limit: int | None = None
     grace_s: float = 300.0  # termination grace period
     predictor: bool = True  # serves /status
-    host: str = "127.0.0.1"  # of all ports; `unix:FOLDER`, except of replicas that an older release started
+    host: str = "127.0.0.1"  # of all ports, or `unix:FOLDER`
 
 
 class Parking(Struct, frozen=True):

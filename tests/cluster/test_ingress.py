@@ -10,7 +10,8 @@ from tests.cluster.own_objects import our_cluster
 from tests.cluster.real_cluster import Cluster, seconds_until
 
 from pilotlight.targets.kubernetes.port_forward import PortForward
-from pilotlight.targets.kubernetes.service_route import OpenRoute, find_endpoint, open_port_forward, open_route, probe
+from pilotlight.targets.kubernetes.service_route import find_endpoint, open_port_forward, open_route, probe
+from pilotlight.targets.target import ServiceRoute
 
 SETOSA = [5.1, 3.5, 1.4, 0.2]
 INPUT = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": SETOSA}
@@ -32,7 +33,7 @@ def raw(cluster: Cluster, namespace: str) -> str:
     return f"plain-{namespace}.example.com"
 
 
-def answer(way: OpenRoute, name: str) -> int:
+def answer(way: ServiceRoute, name: str) -> int:
     """The class that the model tells, as a client would ask."""
     request = urllib.request.Request(
         f"{way.url}/v2/models/{name}/infer", json.dumps({"inputs": [INPUT]}).encode(),
@@ -51,17 +52,16 @@ def test_a_knative_service_answers_through_its_ingress_also_from_zero(
         return sum(each["spec"]["replicas"] for each in found["items"])
 
     seconds_until(lambda: replicas() == 0, "the service is at zero")
-    way = open_route(our_cluster(cluster), f"http://{serverless}", serverless, namespace)
-    assert way.headers == {"Host": serverless}
-    assert probe(way, "/v2/health/ready", timeout=60) == ""
-    assert answer(way, "wake") == 0
-    way.close()
+    with open_route(our_cluster(cluster), f"http://{serverless}", namespace) as way:
+        assert way.headers == {"Host": serverless}
+        assert probe(way, "/v2/health/ready", timeout=60) == ""
+        assert answer(way, "wake") == 0
 
 
 def test_where_the_ingress_has_no_address_its_pods_are_asked(cluster: Cluster, serverless: str) -> None:
     ours = our_cluster(cluster)
     with open_port_forward(ours, find_endpoint(ours, serverless)) as forward:
-        way = OpenRoute(f"http://127.0.0.1:{forward.port}", {"Host": serverless}, forward.close)
+        way = ServiceRoute(f"http://127.0.0.1:{forward.port}", {"Host": serverless})
         assert probe(way, "/v2/health/ready", timeout=60) == ""
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(lambda _: answer(way, "wake"), range(32))) == {0}
@@ -71,17 +71,16 @@ def test_where_the_ingress_has_no_address_its_pods_are_asked(cluster: Cluster, s
 def test_a_raw_service_answers_through_its_gateway(cluster: Cluster, namespace: str, raw: str) -> None:
     ours = our_cluster(cluster)
     assert find_endpoint(ours, raw, namespace).description == "Gateway pilotlight in pilotlight-system"
-    way = open_route(ours, f"http://{raw}", raw, namespace)
-    seconds_until(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
-    assert answer(way, "plain") == 0
-    assert "answers 404" in probe(way, "/v2/models/other")
-    way.close()
+    with open_route(ours, f"http://{raw}", namespace) as way:
+        seconds_until(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
+        assert answer(way, "plain") == 0
+        assert "answers 404" in probe(way, "/v2/models/other")
 
 
 def test_the_gateways_pods_are_found_for_a_port_forward(cluster: Cluster, namespace: str, raw: str) -> None:
     ours = our_cluster(cluster)
     with open_port_forward(ours, find_endpoint(ours, raw, namespace)) as forward:
-        way = OpenRoute(f"http://127.0.0.1:{forward.port}", {"Host": raw}, forward.close)
+        way = ServiceRoute(f"http://127.0.0.1:{forward.port}", {"Host": raw})
         seconds_until(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
 
 
@@ -89,9 +88,8 @@ def test_a_service_without_a_route_is_reached_by_its_name_in_the_cluster(
     cluster: Cluster, namespace: str, raw: str
 ) -> None:
     host = f"plain.{namespace}.svc.cluster.local"
-    way = open_route(our_cluster(cluster), f"http://{host}", host)
-    assert answer(way, "plain") == 0
-    way.close()
+    with open_route(our_cluster(cluster), f"http://{host}") as way:
+        assert answer(way, "plain") == 0
 
 
 def test_a_port_forward_to_a_pod_carries_bodies_of_megabytes(cluster: Cluster, namespace: str, raw: str) -> None:

@@ -5,7 +5,8 @@ port-forward to one of its pods. The Host header has the service's host, since D
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster, KubeApiError
 from pilotlight.targets.kubernetes.kinds import FORBIDDEN, unless_forbidden
 from pilotlight.targets.kubernetes.port_forward import PortForward
+from pilotlight.targets.target import ServiceRoute
 from pilotlight.wire.http_client import FAILURES, HttpClient
 from pilotlight.wire.machine import can_connect
 
@@ -169,48 +171,47 @@ class NotPermitted(PlatformError):
     """This account may not read the ingress; the service itself may be ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRoute:
-    """Requests go to `url` with `headers`; `close` ends a port-forward."""
-
-    url: str
-    headers: Mapping[str, str]
-    close: Callable[[], None]
-
-
-def open_route(cluster: Cluster, status_url: str, host: str, namespace: str = "") -> OpenRoute:
+def open_route(cluster: Cluster, status_url: str, namespace: str = "") -> AbstractContextManager[ServiceRoute]:
     """Open a route to the service at `status_url`. `namespace` of its HTTPRoute; empty: any.
 
     Raises NotFound and NotPermitted.
     """
     url = urlsplit(status_url)
+    host = url.netloc
     headers = {"Host": host}
     exposed = url.port and service_of(host)  # a Service with a port of its own is behind no ingress
     if (configured := os.environ.get(SETTING)) and not exposed:
         if urlsplit(configured).scheme not in ("http", "https"):
             raise UsageError(f"{SETTING} = {configured}, must be a URL such as http://10.0.0.1")
-        return OpenRoute(configured.rstrip("/") + url.path, headers, _nothing)
+        return nullcontext(ServiceRoute(configured.rstrip("/") + url.path, headers))
     if url.scheme == "https":
-        return OpenRoute(status_url, {}, _nothing)
+        return nullcontext(ServiceRoute(status_url))
     try:
         return _connect(cluster, find_endpoint(cluster, host, namespace), headers, url.path)
     except (NotFound, KubeApiError) as error:
         # Without a readable or known ingress, DNS may still resolve the host.
         if can_connect(url.hostname or "", url.port or 80):
-            return OpenRoute(status_url, headers, _nothing)
+            return nullcontext(ServiceRoute(status_url, headers))
         kind = NotPermitted if isinstance(error, KubeApiError) else NotFound
         raise kind(f"no route to {status_url}: {error}", HINT) from error
 
 
-def _connect(cluster: Cluster, endpoint: IngressEndpoint, headers: Mapping[str, str], path: str) -> OpenRoute:
+def _connect(
+    cluster: Cluster, endpoint: IngressEndpoint, headers: Mapping[str, str], path: str
+) -> AbstractContextManager[ServiceRoute]:
     for address, port in endpoint.addresses:
         if can_connect(address, port):
-            return OpenRoute(_url(address, port) + path, headers, _nothing)
-    forward = open_port_forward(cluster, endpoint)
-    return OpenRoute(_url("127.0.0.1", forward.port) + path, headers, forward.close)
+            return nullcontext(ServiceRoute(_url(address, port) + path, headers))
+    return _forwarded(open_port_forward(cluster, endpoint), headers, path)
 
 
-def probe(route: OpenRoute, path: str, timeout: float = PROBE_S) -> str:
+@contextmanager
+def _forwarded(forward: PortForward, headers: Mapping[str, str], path: str) -> Iterator[ServiceRoute]:
+    with forward:
+        yield ServiceRoute(_url("127.0.0.1", forward.port) + path, headers)
+
+
+def probe(route: ServiceRoute, path: str, timeout: float = PROBE_S) -> str:
     """Send a GET; return why it failed, empty: status 2xx, or 401, since only clients have the token."""
     client = HttpClient(route.url, timeout, route.headers)
     try:
@@ -269,7 +270,3 @@ def ready_pods(endpoint_slice: Mapping[str, Json]) -> Sequence[str]:
 def _url(address: str, port: int) -> str:
     host = f"[{address}]" if ":" in address else address
     return f"http://{host}:{port}" if port != 80 else f"http://{host}"
-
-
-def _nothing() -> None:
-    return

@@ -4,9 +4,8 @@ Every method reads the objects, decides with pure functions and writes by server
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -277,25 +276,19 @@ class KubernetesTarget:
     def query(self, promql: str) -> Sequence[Sample]:
         return canary_store.query(self.cluster, promql, self._prometheus)
 
-    @contextmanager
-    def open_route(self, status: ServiceStatus) -> Iterator[ServiceRoute]:
-        with closing(self._open_route(status)) as opened:
-            yield ServiceRoute(opened.url, opened.headers)
+    def open_route(self, status: ServiceStatus) -> AbstractContextManager[ServiceRoute]:
+        return service_route.open_route(self.cluster, status.url, status.namespace)
 
     def probe(self, status: ServiceStatus) -> str:
         if status.phase != "Ready":
             return ""  # a request would wake a service at zero
         try:
-            opened = self._open_route(status)
+            with self.open_route(status) as route:
+                return service_route.probe(route, READY_PATH)
         except service_route.NotPermitted:
             return ""  # ready according to the cluster; this account may not send a request
         except PlatformError as error:
             return str(error)
-        with closing(opened):
-            return service_route.probe(opened, READY_PATH)
-
-    def _open_route(self, status: ServiceStatus) -> service_route.OpenRoute:
-        return service_route.open_route(self.cluster, status.url, urlsplit(status.url).netloc, status.namespace)
 
     def _snapshot(self, key: Key) -> Snapshot:
         return observe_snapshot.take(self.cluster, *key).get(key) or Snapshot(key)

@@ -10,14 +10,9 @@ from tests.platform.targets.kubernetes.fake_cluster import GATEWAY, KNATIVE, PLA
 
 from pilotlight.errors import NotFound
 from pilotlight.targets.kubernetes import service_route
-from pilotlight.targets.kubernetes.service_route import (
-    NotPermitted,
-    OpenRoute,
-    open_route,
-    probe,
-    ready_pods,
-    reason_in,
-)
+from pilotlight.targets.kubernetes.client import Cluster
+from pilotlight.targets.kubernetes.service_route import NotPermitted, open_route, probe, ready_pods, reason_in
+from pilotlight.targets.target import ServiceRoute
 
 HOST = "iris-predictor.default.cluster.test"
 URL = f"http://{HOST}"
@@ -70,10 +65,15 @@ def slice_of(service: str, namespace: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def route_to(cluster: Cluster, url: str, namespace: str = "") -> ServiceRoute:
+    with open_route(cluster, url, namespace) as route:
+        return route
+
+
 def test_an_address_from_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTLIGHT_INGRESS", "http://127.0.0.1:31080/")
     with PaperCluster() as paper:
-        way = open_route(paper.cluster(), URL, HOST)
+        way = route_to(paper.cluster(), URL)
     assert (way.url, way.headers) == ("http://127.0.0.1:31080", {"Host": HOST})
 
 
@@ -81,7 +81,7 @@ def test_a_service_with_a_port_of_its_own_is_behind_no_ingress(server: int, monk
     monkeypatch.setenv("PILOTLIGHT_INGRESS", "http://127.0.0.1:31080/")
     service = named("v1", "Service", "lab", "iris", spec={"clusterIP": "127.0.0.1", "ports": [{"port": server}]})
     with PaperCluster(service) as paper:
-        way = open_route(paper.cluster(), f"http://iris.lab.svc:{server}", f"iris.lab.svc:{server}")
+        way = route_to(paper.cluster(), f"http://iris.lab.svc:{server}")
     assert way.url == f"http://127.0.0.1:{server}"
 
 
@@ -89,7 +89,7 @@ def test_a_load_balancer_is_tried_before_the_cluster_address(server: int) -> Non
     balanced = {"loadBalancer": {"ingress": [{"ip": "127.0.0.1"}]}}
     service = {**kourier(server, clusterIP="127.0.0.2"), "status": balanced}
     with PaperCluster(service, network(), kinds=PLAIN + KNATIVE) as paper:
-        way = open_route(paper.cluster(), URL, HOST)
+        way = route_to(paper.cluster(), URL)
     assert way.url == f"http://127.0.0.1:{server}"
     assert probe(way, "/") == ""
 
@@ -98,16 +98,15 @@ def test_without_an_address_that_answers_a_ready_pod_of_the_ingress_is_asked(ser
     objects = (kourier(1, clusterIP="127.0.0.1"), network(), slice_of("kourier", "kourier-system"))
     with PaperCluster(*objects, kinds=PLAIN + KNATIVE) as paper:
         paper.ports = {8080: server}
-        way = open_route(paper.cluster(), URL, HOST)
-        assert probe(way, "/") == ""
-        way.close()
+        with open_route(paper.cluster(), URL) as way:
+            assert probe(way, "/") == ""
         assert "got no response" in probe(way, "/")
 
 
 def test_an_ingress_that_cannot_be_reached_names_the_setting_that_helps() -> None:
     objects = (kourier(1, clusterIP="127.0.0.1"), network())
     with PaperCluster(*objects, kinds=PLAIN + KNATIVE) as paper, pytest.raises(NotFound) as raised:
-        open_route(paper.cluster(), URL, HOST)
+        open_route(paper.cluster(), URL)
     assert "Service kourier in kourier-system" in str(raised.value)
     assert "PILOTLIGHT_INGRESS" in raised.value.hint
 
@@ -121,7 +120,7 @@ def test_a_service_with_a_route_is_reached_through_its_gateway(server: int) -> N
         status={"addresses": [{"type": "IPAddress", "value": "127.0.0.1"}]},
     )  # fmt: skip
     with PaperCluster(route, gateway, kinds=PLAIN + KNATIVE + GATEWAY) as paper:
-        way = open_route(paper.cluster(), "http://iris-default.example.com", "iris-default.example.com", "default")
+        way = route_to(paper.cluster(), "http://iris-default.example.com", "default")
     assert way.url == f"http://127.0.0.1:{server}"
     assert way.headers == {"Host": "iris-default.example.com"}
 
@@ -145,7 +144,7 @@ def test_an_alias_in_the_cluster_leads_to_what_it_stands_for(server: int) -> Non
         "v1", "Service", "pilotlight-system", "pilotlight-gateway", spec={"ports": ports, "clusterIP": "127.0.0.1"}
     )
     with PaperCluster(alias, ours) as paper:
-        way = open_route(paper.cluster(), "http://iris.default.svc.cluster.local", "iris.default.svc.cluster.local")
+        way = route_to(paper.cluster(), "http://iris.default.svc.cluster.local")
     assert way.url == f"http://127.0.0.1:{server}"
 
 
@@ -177,16 +176,16 @@ def test_an_unknown_ingress_class_is_named() -> None:
         PaperCluster(*objects, kinds=PLAIN + KNATIVE) as paper,
         pytest.raises(NotFound, match=r"own\.example\.com"),
     ):
-        open_route(paper.cluster(), URL, HOST)
+        open_route(paper.cluster(), URL)
 
 
 def test_who_may_not_look_at_the_ingress_asks_by_name_where_it_is_known(server: int) -> None:
     forbidden = ("services", "configmaps")
     with PaperCluster(kinds=PLAIN + KNATIVE, forbidden=forbidden) as paper:
-        way = open_route(paper.cluster(), f"http://localhost:{server}", "localhost")
+        way = route_to(paper.cluster(), f"http://localhost:{server}")
         assert way.url == f"http://localhost:{server}"
         with pytest.raises(NotPermitted, match="you may not read") as raised:
-            open_route(paper.cluster(), "http://127.0.0.1:1", "iris.models.example.com")
+            open_route(paper.cluster(), "http://127.0.0.1:1")
     assert "PILOTLIGHT_INGRESS" in raised.value.hint
 
 
@@ -198,7 +197,7 @@ def test_a_gateway_is_used_also_by_who_may_not_list_services(server: int) -> Non
         spec={"listeners": [{"protocol": "HTTP", "port": server}]}, status={"addresses": [{"value": "127.0.0.1"}]},
     )  # fmt: skip
     with PaperCluster(route, gateway, kinds=PLAIN + GATEWAY, forbidden=("services",)) as paper:
-        assert open_route(paper.cluster(), "http://iris.example.com", "iris.example.com").url.endswith(f":{server}")
+        assert route_to(paper.cluster(), "http://iris.example.com").url.endswith(f":{server}")
 
 
 def test_who_may_not_look_at_the_gateway_asks_what_the_route_leads_to(server: int) -> None:
@@ -208,11 +207,11 @@ def test_who_may_not_look_at_the_gateway_asks_what_the_route_leads_to(server: in
     ports = [{"name": "http1", "port": server}]
     own = named("v1", "Service", "default", "iris-predictor", spec={"clusterIP": "127.0.0.1", "ports": ports})
     with PaperCluster(route, own, kinds=PLAIN + GATEWAY, forbidden=("gateways",)) as paper:
-        assert open_route(paper.cluster(), "http://iris.example.com", "iris.example.com").url.endswith(f":{server}")
+        assert route_to(paper.cluster(), "http://iris.example.com").url.endswith(f":{server}")
 
 
 def test_a_probe_tells_the_status_and_the_reason(server: int) -> None:
-    way = OpenRoute(f"http://127.0.0.1:{server}", {"Host": HOST}, lambda: None)
+    way = ServiceRoute(f"http://127.0.0.1:{server}", {"Host": HOST})
     assert probe(way, "/v2/health/ready") == "GET /v2/health/ready returned 503: model iris: loading"
     assert probe(way, "/closed") == "", "who asks for a token is there"
 

@@ -1,8 +1,14 @@
 """Quantiles of Prometheus histograms, for canary analysis, status and the PromQL evaluator."""
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+from pilotlight.contract import LATENCY_BUCKETS
 
 Buckets = tuple[tuple[float, float], ...]  # upper bound in seconds and cumulative count; the last bound is infinite
+_LATENCY_EDGES: Final = (*LATENCY_BUCKETS, math.inf)
 
 
 def quantile(buckets: Buckets, q: float) -> float | None:
@@ -16,6 +22,12 @@ def quantile(buckets: Buckets, q: float) -> float | None:
             return low if math.isinf(bound) else low + (bound - low) * ((rank - below) / (count - below))
         low, below = bound, count
     return low
+
+
+def latency_ms(counts: Sequence[int], q: float) -> float | None:
+    """Return a quantile in milliseconds; `counts` has one entry per LATENCY_BUCKETS and one for +Inf."""
+    seconds = quantile(tuple(zip(_LATENCY_EDGES, accumulate(counts), strict=False)), q)
+    return None if seconds is None else seconds * 1000
 
 
 def upper_bound(text: str) -> float:

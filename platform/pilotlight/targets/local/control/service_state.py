@@ -8,10 +8,8 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any, Final
 
-from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.prometheus import histograms
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
@@ -85,18 +83,11 @@ class TrafficLog:
     def quantile_ms(self, share: float, now: float) -> float | None:
         self._prune(now)
         counted = [report.latencies for _, report in self._reports if report.latencies]
-        return quantile([sum(column) for column in zip(*counted, strict=True)], share) if counted else None
+        return histograms.latency_ms([sum(column) for column in zip(*counted, strict=True)], share) if counted else None
 
     def _prune(self, now: float) -> None:
         while self._reports and self._reports[0][0] < now - RETENTION_S:
             self._reports.popleft()
-
-
-def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Return the quantile in milliseconds; `counts` has one entry per LATENCY_BUCKETS and one for +Inf."""
-    edges = (*LATENCY_BUCKETS, math.inf)
-    seconds = histograms.quantile(tuple(zip(edges, accumulate(counts), strict=False)), share)
-    return None if seconds is None else seconds * 1000
 
 
 @dataclass(slots=True)

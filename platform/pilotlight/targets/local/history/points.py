@@ -6,15 +6,12 @@ requests and not a mean of quantiles. An interval without a point is zero while 
 not: a service at zero costs nothing.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import accumulate
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.errors import UsageError
 from pilotlight.prometheus import histograms
 from pilotlight.targets.target import Key
@@ -54,7 +51,6 @@ SPAN: Final = RESOLUTIONS[-1].span
 # A sample this late is taken for the intervals that it missed; later ones leave a gap, such as that of a suspended
 # laptop.
 MAX_LATE_S: Final = 3 * STEP
-_EDGES: Final = (*LATENCY_BUCKETS, math.inf)
 
 
 class Point(Struct, frozen=True, array_like=True):
@@ -200,8 +196,8 @@ def error_percent(point: Point) -> float | None:
 
 
 def quantile_ms(latencies: Sequence[int], share: float) -> float | None:
-    seconds = histograms.quantile(tuple(zip(_EDGES, accumulate(latencies), strict=False)), share)
-    return None if seconds is None else round(seconds * 1000, 3)
+    milliseconds = histograms.latency_ms(latencies, share)
+    return None if milliseconds is None else round(milliseconds, 3)
 
 
 def service_history(

@@ -4,7 +4,8 @@ import pytest
 
 from pilotlight.contract import LATENCY_BUCKETS
 from pilotlight.gateway.control_link import BackendReport
-from pilotlight.targets.local.control.service_state import TrafficLog, quantile
+from pilotlight.prometheus.histograms import latency_ms
+from pilotlight.targets.local.control.service_state import TrafficLog
 
 
 def report(requests: int = 0, errors: int = 0, concurrency: float = 0.0, **more: object) -> BackendReport:
@@ -17,13 +18,13 @@ def report(requests: int = 0, errors: int = 0, concurrency: float = 0.0, **more:
 def test_percentiles_are_interpolated_within_their_bucket() -> None:
     counts = [0] * (len(LATENCY_BUCKETS) + 1)
     counts[LATENCY_BUCKETS.index(0.01)] = 100  # between 5 and 10 ms
-    assert quantile(counts, 0.5) == pytest.approx(7.5)
-    assert quantile(counts, 0.99) == pytest.approx(9.95)
+    assert latency_ms(counts, 0.5) == pytest.approx(7.5)
+    assert latency_ms(counts, 0.99) == pytest.approx(9.95)
 
 
 def test_what_lies_above_every_edge_is_told_as_the_last_edge() -> None:
     counts = [0] * len(LATENCY_BUCKETS) + [3]
-    assert quantile(counts, 0.5) == LATENCY_BUCKETS[-1] * 1000
+    assert latency_ms(counts, 0.5) == LATENCY_BUCKETS[-1] * 1000
 
 
 def test_nothing_asked_has_no_percentile_and_no_error_rate() -> None:

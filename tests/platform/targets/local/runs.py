@@ -10,11 +10,11 @@ from pilotlight.targets.local.manifests.service_spec_types import (
     Probe,
     RevisionSpec,
     ServiceSpec,
-    TrafficShare,
     WorkloadSpec,
 )
 from pilotlight.targets.local.scaling.types import Kpa, Scaling
 from pilotlight.targets.local.supervisor.replica_record import Checks, Replica, State
+from pilotlight.targets.target import Share
 
 
 def container(args: tuple[str, ...] = (), env: Mapping[str, str] | None = None, cpu: float = 1.0) -> ContainerSpec:
@@ -29,8 +29,8 @@ def revision(
     return RevisionSpec("default", "iris", workload, role, name, container(), rules, **fields)
 
 
-def workload(newest: RevisionSpec, *traffic: TrafficShare, mode: Mode = "serverless", **fields: Any) -> WorkloadSpec:
-    shares = traffic or (TrafficShare(newest.name, 100),)
+def workload(newest: RevisionSpec, *traffic: Share, mode: Mode = "serverless", **fields: Any) -> WorkloadSpec:
+    shares = traffic or (Share(newest.name, 100),)
     return WorkloadSpec(newest.workload, newest.role, mode, newest, shares, **fields)
 
 

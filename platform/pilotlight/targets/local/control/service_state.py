@@ -12,17 +12,17 @@ from typing import Any, Final
 
 from pilotlight.gateway.control_link import BackendReport
 from pilotlight.prometheus import histograms
-from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec, ServiceSpec, TrafficShare, WorkloadSpec
+from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec, ServiceSpec, WorkloadSpec
 from pilotlight.targets.local.scaling.decision import decide, with_bounds
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Sample, Scaling
 from pilotlight.targets.local.store.schema import Verification
-from pilotlight.targets.target import Condition, Key
+from pilotlight.targets.target import Condition, Key, Share
 
 RETENTION_S: Final = 300.0
 LONGEST_WINDOW_S: Final = 3600.0
 RATE_S: Final = 10.0
 Json = Any
-Shares = tuple[TrafficShare, ...]
+Shares = tuple[Share, ...]
 UNREACHABLE: Final = "0: it has no traffic and no tag"
 FAILURES_TO_REPORT: Final = 2  # a single crash may be transient
 REVISION_HISTORY_LIMIT: Final = 10  # revisions of a workload that a rollback can return to
@@ -194,7 +194,7 @@ def effective_shares(history: Sequence[Shares], ready_once: Collection[str]) -> 
     return next(proven, history[0] if history else ())
 
 
-def reachable_revisions(shares: Iterable[TrafficShare]) -> set[str]:
+def reachable_revisions(shares: Iterable[Share]) -> set[str]:
     """Return the revisions that receive requests, by weight or by tag."""
     return {share.revision for share in shares if share.percent > 0 or share.tag}
 

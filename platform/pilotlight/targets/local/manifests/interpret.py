@@ -40,13 +40,13 @@ from pilotlight.targets.local.manifests.service_spec_types import (
     Probe,
     RevisionSpec,
     ServiceSpec,
-    TrafficShare,
     WorkloadSpec,
 )
 from pilotlight.targets.local.scaling.decision import with_bounds
 from pilotlight.targets.local.scaling.from_manifests import PROGRESS_DEADLINE, scaling_of
 from pilotlight.targets.local.scaling.promql.evaluator import supported
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Scaling
+from pilotlight.targets.target import Share
 
 Json = Any
 Overrides = Mapping[str, Mapping[str, Json]]  # by workload
@@ -235,19 +235,19 @@ def _unprotected(revisions: Iterable[RevisionSpec], annotation: str) -> list[str
     ]
 
 
-def _traffic(workload: Object, revision: str, overrides: Mapping[str, Json]) -> tuple[TrafficShare, ...]:
+def _traffic(workload: Object, revision: str, overrides: Mapping[str, Json]) -> tuple[Share, ...]:
     """Return the traffic split; `latest` and an entry without a name mean the manifest's own revision."""
     if not is_knative(workload):
-        return (TrafficShare(revision, 100),)
-    shares: list[TrafficShare] = []
+        return (Share(revision, 100),)
+    shares: list[Share] = []
     for share in overrides.get("traffic") or ():
         name = str(share.get("revision") or "latest")
         name = revision if name == "latest" else name
-        shares.append(TrafficShare(name, int(share["percent"]), str(share.get("tag") or "")))
+        shares.append(Share(name, int(share["percent"]), str(share.get("tag") or "")))
     for share in () if shares else at(workload, "spec", "traffic") or ():
         name = revision if share.get("latestRevision") else str(share.get("revisionName") or revision)
-        shares.append(TrafficShare(name, int(share.get("percent") or 0), str(share.get("tag") or "")))
-    return tuple(shares) or (TrafficShare(revision, 100),)
+        shares.append(Share(name, int(share.get("percent") or 0), str(share.get("tag") or "")))
+    return tuple(shares) or (Share(revision, 100),)
 
 
 def _surge_and_unavailable(workload: Object, scaling: Scaling) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pilotlight.contract import ENV_DYNAMIC_ADAPTERS, ENV_MICROSERVICE, ENV_PARK
 from pilotlight.k8s.adapters import Adapter
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.targets.local.scaling.types import Scaling
+from pilotlight.targets.target import Share
 
 Mode = Literal["serverless", "raw", "stateful"]
 Isolation = Literal["", "data", "sandbox"]  # of a process of this machine; empty: it has the rights of the platform
@@ -124,13 +125,6 @@ class RevisionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficShare:
-    revision: str
-    percent: int
-    tag: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class WorkloadSpec:
     """Workload of a service. `revision` is the one that the manifests describe; `traffic` may name older ones.
 
@@ -141,7 +135,7 @@ class WorkloadSpec:
     role: str
     mode: Mode
     revision: RevisionSpec
-    traffic: tuple[TrafficShare, ...]
+    traffic: tuple[Share, ...]
     surge: int = 1
     unavailable: int = 0
 

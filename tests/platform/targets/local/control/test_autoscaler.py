@@ -21,9 +21,9 @@ from pilotlight.targets.local.control.service_state import (
     initial_replicas,
     min_replicas,
 )
-from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Metric, Scaling, ScalingRules
 from pilotlight.targets.local.supervisor.replica_record import Replica
+from pilotlight.targets.target import Share
 
 NAME = "iris-predictor-1"
 
@@ -198,7 +198,7 @@ def test_a_revision_that_nothing_leads_to_goes_to_zero_and_says_so() -> None:
     run = running(service(workload(revision(scaling=Kpa(min_scale=2)))))
     stage = Stage(run)
     second = revision("iris-predictor-2")
-    run.update(2, service(workload(second, TrafficShare(second.name, 100))), 1.0)
+    run.update(2, service(workload(second, Share(second.name, 100))), 1.0)
     run.revisions[second.name].ready_once = True
     stage.beat(2.0)
     old = run.units[NAME]

@@ -4,13 +4,14 @@ import pytest
 
 from pilotlight.targets.local.control.replicas import ReplicaCounts, rolling_update
 from pilotlight.targets.local.control.service_state import effective_shares, reachable_revisions
-from pilotlight.targets.local.manifests.service_spec_types import Probe, TrafficShare
+from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.scaling.removal import select_for_removal
 from pilotlight.targets.local.supervisor.replica_record import Checks, Replica, State
+from pilotlight.targets.target import Share
 
-OLD = (TrafficShare("iris-1", 100),)
-NEW = (TrafficShare("iris-2", 100),)
-SPLIT = (TrafficShare("iris-2", 20), TrafficShare("iris-1", 80, "prev"))
+OLD = (Share("iris-1", 100),)
+NEW = (Share("iris-2", 100),)
+SPLIT = (Share("iris-2", 20), Share("iris-1", 80, "prev"))
 
 
 def test_traffic_moves_only_once_the_new_revision_has_been_ready() -> None:
@@ -24,7 +25,7 @@ def test_a_split_waits_for_every_revision_in_it() -> None:
 
 
 def test_a_second_failed_deploy_still_leads_to_the_revision_that_once_answered() -> None:
-    newest = (TrafficShare("iris-3", 100),)
+    newest = (Share("iris-3", 100),)
     assert effective_shares([newest, NEW, OLD], {"iris-1"}) == OLD
 
 
@@ -34,7 +35,7 @@ def test_a_first_deploy_gets_its_requests_at_once_so_that_they_are_held() -> Non
 
 
 def test_a_tag_keeps_a_revision_reachable_without_any_share() -> None:
-    shares = (TrafficShare("a", 100), TrafficShare("b", 0, "next"), TrafficShare("c", 0))
+    shares = (Share("a", 100), Share("b", 0, "next"), Share("c", 0))
     assert reachable_revisions(shares) == {"a", "b"}
 
 

@@ -7,8 +7,8 @@ from tests.platform.targets.local.runs import revision, revision_of, running, se
 from pilotlight.gateway.routing_table import Backend, Replica, Route
 from pilotlight.targets.local.control.gateway_routes import routes
 from pilotlight.targets.local.control.service_state import ServiceRun
-from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Fixed
+from pilotlight.targets.target import Share
 
 ONE, TWO = "iris-predictor-1", "iris-predictor-2"
 ANSWERS = {ONE: (Replica("a", 1001),), TWO: (Replica("b", 1002),)}
@@ -24,7 +24,7 @@ def made(run: ServiceRun, answers: dict[str, tuple[Replica, ...]] | None = None)
     return list(routes(run, ready, lambda namespace, name: f"key of {namespace}/{name}"))
 
 
-def split(*shares: TrafficShare) -> ServiceRun:
+def split(*shares: Share) -> ServiceRun:
     run = running(service(workload(revision())))
     run.update(2, service(workload(revision(TWO, concurrency=4, timeout_s=20.0), *shares)), 0.0)
     revision_of(run, TWO).ready_once = True
@@ -32,7 +32,7 @@ def split(*shares: TrafficShare) -> ServiceRun:
 
 
 def test_each_revision_that_can_be_reached_is_a_backend_with_its_share_and_tags() -> None:
-    (route,) = made(split(TrafficShare(ONE, 80, "prev"), TrafficShare(TWO, 15, "latest"), TrafficShare(TWO, 5)))
+    (route,) = made(split(Share(ONE, 80, "prev"), Share(TWO, 15, "latest"), Share(TWO, 5)))
     assert [(one.revision, one.weight, one.tags, one.replicas) for one in route.backends] == [
         (ONE, 80, ("prev",), ANSWERS[ONE]),
         (TWO, 20, ("latest",), ANSWERS[TWO]),

@@ -3,13 +3,13 @@
 from tests.platform.targets.local.runs import revision, revision_of, running, service, workload
 
 from pilotlight.targets.local.control.service_state import REVISION_HISTORY_LIMIT, ServiceRun
-from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa, ScalingRules
+from pilotlight.targets.target import Share
 
 WORK = "iris-predictor"
 
 
-def release(run: ServiceRun, number: int, *shares: TrafficShare, now: float = 0.0, ready: bool = False) -> None:
+def release(run: ServiceRun, number: int, *shares: Share, now: float = 0.0, ready: bool = False) -> None:
     newest = revision(f"{WORK}-{number}")
     run.update(number, service(workload(newest, *shares)), now)
     run.revisions[newest.name].ready_once = ready
@@ -54,7 +54,7 @@ def test_a_release_on_top_of_one_that_never_answered_leaves_the_last_good_one_se
 
 def test_a_revision_with_a_tag_alone_is_still_needed() -> None:
     run = running(service(workload(revision())))
-    release(run, 2, TrafficShare(f"{WORK}-2", 100), TrafficShare(f"{WORK}-1", 0, "prev"), ready=True)
+    release(run, 2, Share(f"{WORK}-2", 100), Share(f"{WORK}-1", 0, "prev"), ready=True)
     assert run.reachable_revisions(WORK) == {f"{WORK}-1", f"{WORK}-2"}
 
 
@@ -130,5 +130,5 @@ def test_only_what_is_old_serves_nobody_and_runs_nowhere_is_forgotten() -> None:
         release(run, number, now=float(number), ready=True)
     assert [name for _, name in run.expired_revisions(())] == [f"{WORK}-{number}" for number in (1, 2, 3, 4)]
     assert (WORK, f"{WORK}-2") not in run.expired_revisions({f"{WORK}-2"})
-    release(run, 99, TrafficShare(f"{WORK}-99", 90), TrafficShare(f"{WORK}-3", 10), now=99.0, ready=True)
+    release(run, 99, Share(f"{WORK}-99", 90), Share(f"{WORK}-3", 10), now=99.0, ready=True)
     assert (WORK, f"{WORK}-3") not in run.expired_revisions(())

@@ -22,9 +22,8 @@ from pilotlight.targets.local.control.status import (
     url_of,
     with_transition_times,
 )
-from pilotlight.targets.local.manifests.service_spec_types import TrafficShare
 from pilotlight.targets.local.scaling.types import Kpa
-from pilotlight.targets.target import ReplicaStatus
+from pilotlight.targets.target import ReplicaStatus, Share
 
 ONE, TWO = "iris-predictor-1", "iris-predictor-2"
 
@@ -292,7 +291,7 @@ def test_figures_are_of_the_revisions_own_requests() -> None:
 
 def test_shares_and_tags_are_those_that_hold() -> None:
     run = single()
-    split = (TrafficShare(ONE, 80, "prev"), TrafficShare(TWO, 20, "latest"))
+    split = (Share(ONE, 80, "prev"), Share(TWO, 20, "latest"))
     run.update(2, service(workload(revision(TWO), *split)), 5.0)
     assert {row.name: (row.percent, row.tags) for row in told(run, replica()).revisions} == {
         ONE: (100, ()), TWO: (0, ()),

@@ -13,8 +13,9 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s.access_annotations import check as check_access
 from pilotlight.plan.types import Current, Traffic
 from pilotlight.targets.local.manifests.interpret import check_queries, interpret, revisions_of
-from pilotlight.targets.local.manifests.service_spec_types import Probe, TrafficShare
+from pilotlight.targets.local.manifests.service_spec_types import Probe
 from pilotlight.targets.local.scaling.types import Fixed, Hpa, Kpa
+from pilotlight.targets.target import Share
 
 Json = Any
 
@@ -28,7 +29,7 @@ def test_a_knative_service_becomes_a_serverless_workload(tmp_path: Path) -> None
     assert (workload.name, workload.role, workload.mode) == ("iris-predictor", "predictor", "serverless")
     found = workload.revision
     assert found.name.startswith("iris-predictor-")
-    assert workload.traffic == (TrafficShare(found.name, 100),)
+    assert workload.traffic == (Share(found.name, 100),)
     assert isinstance(found.scaling, Kpa)
     assert (found.scaling.min_scale, found.scaling.max_scale) == (0, 3)
     assert (found.concurrency, found.timeout_s, found.grace_s, found.progress_deadline_s) == (8, 60.0, 60.0, 900.0)
@@ -45,7 +46,7 @@ def test_a_deployment_becomes_a_raw_workload_with_its_autoscaler(tmp_path: Path)
     (workload,) = spec.workloads
     assert (workload.mode, workload.surge, workload.unavailable) == ("raw", 1, 0)
     found = workload.revision
-    assert workload.traffic == (TrafficShare(found.name, 100),)
+    assert workload.traffic == (Share(found.name, 100),)
     assert isinstance(found.scaling, Hpa)
     assert (found.scaling.min_replicas, found.scaling.max_replicas) == (2, 5)
     assert (found.timeout_s, found.grace_s, found.progress_deadline_s) == (100.0, 115.0, 900.0)
@@ -96,13 +97,13 @@ def test_a_canary_splits_by_revision_with_tags(tmp_path: Path) -> None:
     made = document(canaryTrafficPercent=20)
     (workload,) = interpret(rendered(tmp_path, made, current={("default", "iris"): current})).workloads
     new = workload.revision.name
-    assert workload.traffic == (TrafficShare(new, 20), TrafficShare("iris-predictor-old", 80, "prev"))
+    assert workload.traffic == (Share(new, 20), Share("iris-predictor-old", 80, "prev"))
 
 
 def test_the_latest_revision_is_the_one_that_the_manifest_describes() -> None:
     traffic = [{"latestRevision": True, "percent": 100}, {"revisionName": "iris-predictor-old", "tag": "old"}]
     (workload,) = interpret([knative({"metadata": {"name": "iris-predictor-new"}}, traffic=traffic)]).workloads
-    assert workload.traffic == (TrafficShare("iris-predictor-new", 100), TrafficShare("iris-predictor-old", 0, "old"))
+    assert workload.traffic == (Share("iris-predictor-new", 100), Share("iris-predictor-old", 0, "old"))
 
 
 def test_a_template_without_a_name_gets_one_by_its_content() -> None:
@@ -157,7 +158,7 @@ def test_bounds_and_shares_set_by_hand_win(tmp_path: Path) -> None:
     assert isinstance(workload.revision.scaling, Kpa)
     assert (workload.revision.scaling.min_scale, workload.revision.scaling.max_scale) == (2, 4)
     assert workload.traffic == (
-        TrafficShare(workload.revision.name, 5, "new"), TrafficShare("iris-predictor-old", 95),
+        Share(workload.revision.name, 5, "new"), Share("iris-predictor-old", 95),
     )  # fmt: skip
     assert replace(workload.revision, scaling=Fixed(1)) == replace(
         interpret(manifests).workloads[0].revision, scaling=Fixed(1)

@@ -5,7 +5,7 @@ Prometheus and the evaluator of the embedded platform support every query.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from pilotlight.contract import (
     LABEL_NAMESPACE,
@@ -17,29 +17,23 @@ from pilotlight.contract import (
 )
 from pilotlight.prometheus.histograms import Buckets, upper_bound
 from pilotlight.spec.canary_policy import COMPARED_METRICS, QUANTILES, CanaryPolicy, fill_placeholders
+from pilotlight.targets.target import Sample
 from pilotlight.wire import prometheus_text
 
-QueryName = Literal[
-    "buckets", "codes", "seconds", "lost", "buckets before", "codes before", "seconds before", "lost before", "fresh"
-]  # fmt: skip
+QueryName = str  # of a counter, `COUNTER before` of its value before the window, or `fresh`
 
 # Prometheus scrapes once a minute by default, and sometimes late.
 MIN_WINDOW_S: Final = 90.0
 MAX_WINDOW_S: Final = 3600.0
 WHOLE_SECONDS_FROM_S: Final = 60.0
 STALE_INTERVALS: Final = 2
-_BEFORE: Final[dict[QueryName, QueryName]] = {
-    "buckets": "buckets before", "codes": "codes before", "seconds": "seconds before", "lost": "lost before",
-}  # fmt: skip
-
-
-class Sampled(Protocol):
-    """One element of an answer."""
-
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def value(self) -> float: ...
+# Counters by name, each with the label that its sum keeps.
+_COUNTERS: Final = {
+    "buckets": (f"{METRIC_REQUEST_DURATION}_bucket", " by (le)"),
+    "codes": (f"{METRIC_REQUEST_DURATION}_count", " by (code)"),
+    "seconds": (f"{METRIC_REQUEST_DURATION}_sum", ""),
+    "lost": (METRIC_GATEWAY_LOST, ""),
+}
 
 
 class Missing(NamedTuple):
@@ -76,7 +70,7 @@ class MetricScope(NamedTuple):
     observed_s: float = 0.0  # part of the window in which the canary had a weight
 
 
-QueryAnswer = Sequence[Sampled] | Missing
+QueryAnswer = Sequence[Sample] | Missing
 
 
 def metric_scopes(
@@ -104,25 +98,13 @@ def metric_queries(scope: MetricScope) -> dict[QueryName, str]:
     selector = prometheus_text.format_labels(labels)  # matchers have the syntax of labels
     window = promql_duration(scope.window_s)
 
-    def total(name: str, by: str) -> str:
-        return f"sum{by} (max_over_time({name}{{{selector}}}[{window}]))"
-
-    def before(name: str, by: str) -> str:
-        return f"sum{by} ({name}{{{selector}}} offset {window} and max_over_time({name}{{{selector}}}[{window}]))"
-
-    buckets, counts, seconds = (f"{METRIC_REQUEST_DURATION}_{suffix}" for suffix in ("bucket", "count", "sum"))
-
-    return {
-        "buckets": total(buckets, " by (le)"),
-        "codes": total(counts, " by (code)"),
-        "seconds": total(seconds, ""),
-        "lost": total(METRIC_GATEWAY_LOST, ""),
-        "buckets before": before(buckets, " by (le)"),
-        "codes before": before(counts, " by (code)"),
-        "seconds before": before(seconds, ""),
-        "lost before": before(METRIC_GATEWAY_LOST, ""),
-        "fresh": f"count(max_over_time({METRIC_IN_FLIGHT}{{{selector}}}[{promql_duration(scope.fresh_s)}]))",
-    }
+    queries = {"fresh": f"count(max_over_time({METRIC_IN_FLIGHT}{{{selector}}}[{promql_duration(scope.fresh_s)}]))"}
+    for name, (metric, by) in _COUNTERS.items():
+        series = f"{metric}{{{selector}}}"
+        highest = f"max_over_time({series}[{window}])"
+        queries[name] = f"sum{by} ({highest})"
+        queries[f"{name} before"] = f"sum{by} ({series} offset {window} and {highest})"
+    return queries
 
 
 def read_answers(
@@ -207,7 +189,7 @@ def promql_duration(seconds: float) -> str:
 
 def _increase(answers: Mapping[QueryName, QueryAnswer], query: QueryName, label: str) -> dict[str, float]:
     """Return the increase by the value of the label; never negative, despite counter resets. NaN stays NaN."""
-    before = _numbers(answers.get(_BEFORE[query], ()), label)
+    before = _numbers(answers.get(f"{query} before", ()), label)
     after = _numbers(answers.get(query, ()), label)
     return {name: max(value - before.get(name, 0.0), 0.0) for name, value in after.items()}
 

@@ -35,7 +35,7 @@ def needed_memory(declared: int | None, peak: int) -> int:
 class GpuAdmission:
     """Used from the event loop of the reconciler. `reconcile_service` is called for each service that must leave.
 
-    `save_peak` stores the learned memory of a revision.
+    `update_revision` stores the learned memory of a revision.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class GpuAdmission:
         events: EventRecorder,
         clock: Callable[[], float],
         reconcile_service: Callable[[ServiceRun], None],
-        save_peak: Callable[[Key, Revision], None],
+        update_revision: Callable[..., None],
     ) -> None:
         self._runs, self._supervisor, self._publisher, self._autoscaler = runs, supervisor, publisher, autoscaler
         self._events, self._clock, self._reconcile_service = events, clock, reconcile_service
-        self._save_peak = save_peak
+        self._update_revision = update_revision
         self._waiting: dict[str, float] = {}  # since when, by replica
         self._started: dict[str, float] = {}
         self._ready: dict[str, tuple[float, float | None]] = {}  # since when, and how long its load took if known
@@ -188,7 +188,7 @@ class GpuAdmission:
             message = f"uses {mebibytes(used)} of GPU {_ids(replica)}, declared are {mebibytes(declared)}"
             self._record(replica, "GpuMemoryExceeded", message)
         revision.gpu_peak = used
-        self._save_peak(run.key, revision)
+        self._update_revision(run.key, revision, gpu_peak=used)
 
 
 def _ids(replica: Replica) -> str:

@@ -146,20 +146,11 @@ class StateWriter:
 
     def mark_ready(self, key: Key, revision: Revision) -> None:
         mark = partial(self._store.mark_ready, key, revision.spec.workload, revision.name, utc_now())
-        self._queue.put(f"state {key} {revision.name}", mark)
+        self._queue.put(f"failed {key} {revision.name}", mark)  # in place of a pending failure
 
-    def mark_failed(self, key: Key, revision: Revision) -> None:
-        mark = partial(self._store.mark_failed, key, revision.spec.workload, revision.name, revision.failure)
-        self._queue.put(f"state {key} {revision.name}", mark)
-
-    def mark_verification(self, key: Key, revision: Revision) -> None:
-        outcome = (revision.verification, revision.answer_failure)
-        mark = partial(self._store.mark_verification, key, revision.spec.workload, revision.name, *outcome)
-        self._queue.put(f"verification {key} {revision.name}", mark)
-
-    def mark_gpu_peak(self, key: Key, revision: Revision) -> None:
-        mark = partial(self._store.mark_gpu_peak, key, revision.spec.workload, revision.name, revision.gpu_peak)
-        self._queue.put(f"GPU memory {key} {revision.name}", mark)
+    def update_revision(self, key: Key, revision: Revision, *, durable: bool = False, **columns: str | int) -> None:
+        update = partial(self._store.update_revision, key, revision.spec.workload, revision.name, durable=durable)
+        self._queue.put(f"{','.join(columns)} {key} {revision.name}", partial(update, **columns))
 
     def forget_revision(self, key: Key, workload: str, revision: str) -> None:
         self._queue.put(f"forget {key} {revision}", partial(self._store.forget_revision, key, workload, revision))

@@ -111,7 +111,7 @@ class Reconciler:
         )  # fmt: skip
         self.gpus = GpuAdmission(
             self.runs, self.supervisor, self._publisher, self._autoscaler, self.events, clock, self.reconcile,
-            self._state.mark_gpu_peak,
+            self._state.update_revision,
         )  # fmt: skip
         self.ports = ServicePorts(store, self._link, settings.service_ports, self.events, self._publisher.changed)
 
@@ -259,7 +259,8 @@ class Reconciler:
         failing = revision.verification == "failing"
         errors = (last_exception(logs.tail(replica.log)) for replica in replicas)
         revision.answer_failure = failure_reason(revision.name, next(filter(None, errors), "")) if failing else ""
-        self._state.mark_verification(run.key, revision)
+        outcome = {"verification": revision.verification, "answer_failure": revision.answer_failure}
+        self._state.update_revision(run.key, revision, durable=True, **outcome)
         subject = f"Revision/{revision.name}"
         if revision.verification == "unverified":
             self.events.record(run.key, subject, "Unverified", unverified_message(revision.warmup_failure))
@@ -284,7 +285,7 @@ class Reconciler:
         if not replica.crashed:
             return
         if revision.deadline_exceeded:
-            self._state.mark_failed(run.key, revision)
+            self._state.update_revision(run.key, revision, failed=revision.failure)
         self._warn(replica, "Failed", replica.reason)
 
     def _replica_unrouted(self, replica: str) -> None:

@@ -18,7 +18,7 @@ from pilotlight.k8s.model_pins import is_local, local_path, pins_of
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.store import releases as store_releases
 from pilotlight.targets.local.store.releases import OF_SERVICE, NewRevision
-from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService, Verification
+from pilotlight.targets.local.store.schema import Database, StoredRevision, StoredService
 from pilotlight.targets.local.store.token_usage import TokenUsage
 from pilotlight.targets.target import CanaryRecord, Event, Key, Release
 
@@ -138,19 +138,13 @@ class Store:
         changes = "failed = '', first_ready_at = coalesce(nullif(first_ready_at, ''), ?)"
         self._one(f"UPDATE revisions SET {changes} {_OF_REVISION}", (now, *key, workload, revision), durable=True)
 
-    def mark_failed(self, key: Key, workload: str, revision: str, reason: str) -> None:
-        """Record why a revision cannot be started; an empty reason clears it."""
-        self._one(f"UPDATE revisions SET failed = ? {_OF_REVISION}", (reason, *key, workload, revision))
-
-    def mark_verification(
-        self, key: Key, workload: str, revision: str, verification: Verification, answer_failure: str
+    def update_revision(
+        self, key: Key, workload: str, revision: str, *, durable: bool = False, **columns: str | int
     ) -> None:
-        """Record what the first answers of a revision say about it, and why they failed."""
-        sql = f"UPDATE revisions SET verification = ?, answer_failure = ? {_OF_REVISION}"
-        self._one(sql, (verification, answer_failure, *key, workload, revision), durable=True)
-
-    def mark_gpu_peak(self, key: Key, workload: str, revision: str, peak: int) -> None:
-        self._one(f"UPDATE revisions SET gpu_peak = ? {_OF_REVISION}", (peak, *key, workload, revision))
+        """Set columns of a revision, by the names of `StoredRevision`."""
+        changes = ", ".join(f"{name} = ?" for name in columns)
+        values = (*columns.values(), *key, workload, revision)
+        self._one(f"UPDATE revisions SET {changes} {_OF_REVISION}", values, durable=durable)
 
     def forget_revision(self, key: Key, workload: str, revision: str) -> None:
         self._one(f"DELETE FROM revisions {_OF_REVISION}", (*key, workload, revision))

@@ -137,7 +137,7 @@ def test_the_last_ten_releases_are_kept_and_those_of_revisions_that_are_not_forg
 
 def test_a_revision_tells_how_it_went(store: Store) -> None:
     deploy(store, revision="r1")
-    store.mark_failed(IRIS, "iris-predictor", "r1", "no such file")
+    store.update_revision(IRIS, "iris-predictor", "r1", failed="no such file")
     deploy(store, "two", revision="r2")
     newest, first = store.revisions(IRIS)
     assert (newest.name, newest.workload, newest.service, newest.generation) == ("r2", "iris-predictor", "iris", 2)
@@ -152,8 +152,8 @@ def test_a_revision_tells_how_it_went(store: Store) -> None:
 def test_a_revision_that_comes_again_keeps_its_past_and_gets_its_new_objects(store: Store) -> None:
     deploy(store, "one", revision="r1")
     store.mark_ready(IRIS, "iris-predictor", "r1", NOON)
-    store.mark_failed(IRIS, "iris-predictor", "r1", "out of memory")
-    store.mark_gpu_peak(IRIS, "iris-predictor", "r1", 3 << 30)
+    store.update_revision(IRIS, "iris-predictor", "r1", failed="out of memory")
+    store.update_revision(IRIS, "iris-predictor", "r1", gpu_peak=3 << 30)
     deploy(store, "two", revision="r1", now=LATER)
     (found,) = store.revisions(IRIS)
     assert found.gpu_peak == 3 << 30
@@ -165,12 +165,12 @@ def test_failed_first_answers_are_remembered_until_that_revision_is_deployed_aga
     deploy(store, "one", revision="r1")
     deploy(store, "two", revision="r2")
     for name in ("r1", "r2"):
-        store.mark_verification(IRIS, "iris-predictor", name, "failing", "all 500")
+        store.update_revision(IRIS, "iris-predictor", name, verification="failing", answer_failure="all 500")
         store.mark_ready(IRIS, "iris-predictor", name, NOON)  # another replica
     deploy(store, "one again", revision="r1")
     found = {each.name: (each.verification, each.answer_failure) for each in store.revisions(IRIS)}
     assert found == {"r1": ("unverified", ""), "r2": ("failing", "all 500")}
-    store.mark_verification(IRIS, "iris-predictor", "r1", "verified", "")
+    store.update_revision(IRIS, "iris-predictor", "r1", verification="verified", answer_failure="")
     deploy(store, "and again", revision="r1")
     assert store.revisions(IRIS)[0].verification == "verified"
 

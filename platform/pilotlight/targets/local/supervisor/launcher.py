@@ -42,10 +42,7 @@ def located(record: Replica, address: ReplicaAddress) -> Replica:
     checks = structs.replace(
         checks, host=address.host, readiness=readiness, startup=probe(checks.startup), liveness=probe(checks.liveness)
     )
-    return structs.replace(
-        record, checks=checks, port=port(record.port), grpc_port=port(record.grpc_port),
-        metrics_port=port(record.metrics_port),
-    )  # fmt: skip
+    return structs.replace(record, checks=checks, port=port(record.port), grpc_port=port(record.grpc_port))
 
 
 class Ended(NamedTuple):

@@ -89,7 +89,6 @@ class Replica(Struct, frozen=True):
     start_ticks: int = 0
     port: int = 0  # HTTP
     grpc_port: int = 0
-    metrics_port: int = 0
     gpus: tuple[int | str, ...] = ()
     gpu_memory: int = 0  # bytes of each GPU that it may use; 0: all
     log: str = ""

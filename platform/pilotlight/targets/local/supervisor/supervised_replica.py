@@ -229,7 +229,7 @@ class SupervisedReplica:
         starting = {"state": "starting", "reason": ""} if self.record.state != "draining" else {}
         record = located(self.record, address)
         self.update(
-            checks=record.checks, port=record.port, grpc_port=record.grpc_port, metrics_port=record.metrics_port,
+            checks=record.checks, port=record.port, grpc_port=record.grpc_port,
             handle=handle or record.handle, node=node, **starting,
         )  # fmt: skip
         if starting:

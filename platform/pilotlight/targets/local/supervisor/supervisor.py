@@ -341,7 +341,7 @@ def _record(launch: Launch, home: Home) -> Replica:
     return Replica(
         id=launch.replica, namespace=revision.namespace, service=revision.service, workload=revision.workload,
         revision=revision.name, checks=container_command.checks(launch, home), port=ports.http, grpc_port=ports.grpc,
-        metrics_port=ports.metrics, launcher=revision.target,
+        launcher=revision.target,
         log=str(home.logs / revision.namespace / revision.service / f"{launch.replica}.log"),
         parking=parking_of(revision.container, revision.service),
     )  # fmt: skip

@@ -49,7 +49,7 @@ def test_a_predictor_starts_answers_and_drains(tmp_path: Path) -> None:
             identity = identify(ready.pid)
             assert identity is not None
             assert (ready.boot_id, ready.start_ticks) == identity[1:]
-            assert len({ready.port, ready.grpc_port, ready.metrics_port}) == 3
+            assert ready.port != ready.grpc_port
             await eventually_async(lambda: "total" in stage.supervisor.replicas()[0].status.get("phases", {}))
             assert stage.supervisor.usage(ready.id).resident_bytes > 10 << 20
             assert stage.supervisor.usage(ready.id).cpu_seconds > 0.05

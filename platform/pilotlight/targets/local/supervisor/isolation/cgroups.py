@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from pilotlight.targets.local.home_directory import Home
 
@@ -123,6 +123,9 @@ class CgroupsV1:
         return [self._memory] if self._cpu is None else [self._memory, self._cpu]
 
 
+Cgroups = CgroupsV2 | CgroupsV1  # of each replica with limits
+
+
 def _write(path: Path, text: str) -> None:
     with path.open("w") as file:
         file.write(text)
@@ -158,16 +161,6 @@ def _sweep(base: Path, living: Collection[str]) -> None:
     with suppress(OSError):
         if not living:
             base.rmdir()
-
-
-class Cgroups(Protocol):
-    """Control groups of either version, one for each replica with limits."""
-
-    name: str
-
-    def confine(self, replica: str, pid: int, memory: int | None, cpu: float | None) -> None: ...
-    def finish(self, replica: str) -> bool: ...
-    def sweep(self, living: Collection[str]) -> None: ...
 
 
 class Limits:

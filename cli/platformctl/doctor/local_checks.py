@@ -225,7 +225,8 @@ def prometheus(home: Home, address: "Address | None") -> Finding:
     """Prometheus is optional, so its absence is `ok`."""
     process = running(home)
     if process is not None:
-        return _http_check(f"{url_of(process)} runs beside the platform, process {process.pid}", url_of(process))
+        message = f"{url_of(process)} runs beside the platform, process {process.identity.pid}"
+        return _http_check(message, url_of(process))
     if address is not None and address.prometheus:
         return _http_check(f"{address.prometheus} is queried", address.prometheus)
     try:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from pilotlight.errors import PlatformError, TimedOut
 from pilotlight.targets.local.home_directory import own_folder
-from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
+from pilotlight.targets.local.process_identity import Identity, identify
 from pilotlight.wire import unix_socket
 
 OPEN_S: Final = 30.0

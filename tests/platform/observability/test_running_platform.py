@@ -234,7 +234,7 @@ def test_it_outlives_the_control_process_and_the_next_one_takes_it_over(platform
 def test_one_that_dies_is_started_again(platform: Platform, url: str) -> None:
     before = prometheus_process.running(platform.home)
     assert before is not None
-    os.kill(before.pid, signal.SIGKILL)
+    os.kill(before.identity.pid, signal.SIGKILL)
     platform.wait(lambda: prometheus_process.running(platform.home) not in (None, before), "another Prometheus")
     platform.wait(lambda: answers(url), "it to answer at the same place")
 

@@ -16,7 +16,7 @@ from tests.platform.microservices.jobs.contract import get
 
 from pilotlight.errors import PlatformError
 from pilotlight.microservices.jobs.host_ports import can_bind
-from pilotlight.targets.local.supervisor.process_inspection import identify
+from pilotlight.targets.local.process_identity import identify
 from pilotlight.targets.ssh_tunnel import Tunnel, Tunnels, arguments
 
 

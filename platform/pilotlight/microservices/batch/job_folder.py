@@ -18,7 +18,7 @@ from pilotlight.k8s.timestamps import utc_now
 from pilotlight.microservices.registry.records import Entry, Isolation, Workspace
 from pilotlight.microservices.registry.registry_file import file_lock
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor.process_inspection import Identity, identify
+from pilotlight.targets.local.process_identity import Identity, identify
 from pilotlight.wire.shared_files import replace_file
 
 State = Literal["pending", "loading", "running", "done", "failed", "canceled"]

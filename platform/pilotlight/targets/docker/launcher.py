@@ -20,9 +20,10 @@ from pilotlight.targets.docker import run_arguments as arguments
 from pilotlight.targets.docker.run_arguments import DAEMON, LABEL, Daemon
 from pilotlight.targets.local.manifests.service_spec_types import RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
+from pilotlight.targets.local.process_identity import Identity
 from pilotlight.targets.local.supervisor import container_command
 from pilotlight.targets.local.supervisor.launcher import Ended, LaunchObserver, ReplicaAddress, start_failure
-from pilotlight.targets.local.supervisor.process_inspection import Identity, process_tree, usage
+from pilotlight.targets.local.supervisor.process_inspection import process_tree, usage
 from pilotlight.targets.local.supervisor.process_launcher import ProcessHandle, ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.programs import Programs

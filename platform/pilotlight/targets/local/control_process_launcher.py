@@ -26,7 +26,8 @@ from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.targets.local import parent_process
 from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.wire.machine import last_lines
+from pilotlight.targets.local.process_identity import Identity, identify
+from pilotlight.wire.machine import boot_id, last_lines
 from pilotlight.wire.shared_files import is_locked, replace_file, try_lock
 
 HOST: Final = "127.0.0.1"
@@ -53,6 +54,10 @@ class Announcement(Struct, frozen=True):
     prometheus: str = ""  # address of the Prometheus server in use
     engine_path: str = ""  # folders of programs of engines
 
+    @property
+    def alive(self) -> bool:
+        return Identity(self.pid, boot_id(), self.start_ticks).alive
+
 
 class Address(Announcement, frozen=True, kw_only=True):
     """Address and token of a control process."""
@@ -65,9 +70,9 @@ def announce(home: Home, api_port: int, gateway_port: int, prometheus: str = "")
     """Write the announcement of this process, once it serves."""
     from pilotlight.targets.local.installed_engines import search_path  # clients do without it
 
-    pid = os.getpid()
-    ports, engine_path = (api_port, gateway_port), search_path(os.environ)
-    announcement = Announcement(pid, start_ticks(pid), __version__, *ports, prometheus, engine_path)
+    own, ports, engine_path = identify(os.getpid()), (api_port, gateway_port), search_path(os.environ)
+    assert own is not None
+    announcement = Announcement(own.pid, own.start_ticks, __version__, *ports, prometheus, engine_path)
     replace_file(home.address, json.encode(announcement))
     return announcement
 
@@ -245,7 +250,7 @@ def living(home: Home) -> Address | None:
     """Return the address of the announced control process if it still runs. Raise PlatformError as `check_owner`."""
     home.check_owner()
     announcement = announced(home)
-    if announcement is None or not home.token.exists() or not alive(announcement.pid, announcement.start_ticks):
+    if announcement is None or not home.token.exists() or not announcement.alive:
         return None
     return Address(*astuple(announcement), token=token(home))
 
@@ -286,31 +291,11 @@ def _gateway_running(home: Home) -> bool:
 def wait_exit(address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> bool:
     """Wait for the process to exit; return whether it did in time."""
     until = clock() + deadline_s
-    while alive(address.pid, address.start_ticks):
+    while address.alive:
         if clock() >= until:
             return False
         time.sleep(0.02)
     return True
-
-
-def alive(pid: int, ticks: int) -> bool:
-    """Whether the same process still runs; a zombie does not."""
-    if ticks:
-        return start_ticks(pid) == ticks
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
-
-
-def start_ticks(pid: int) -> int:
-    """Return the start of a process in clock ticks since boot; 0: it has ended, or there is no /proc."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def _start(home: Home, flags: Sequence[str]) -> "subprocess.Popen[bytes]":

@@ -24,7 +24,8 @@ from pilotlight.targets.local import control_process_launcher
 from pilotlight.targets.local.control_process_launcher import HOST
 from pilotlight.targets.local.detached_process import start_detached
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, identify
+from pilotlight.targets.local.process_identity import Identity, identify
+from pilotlight.targets.local.supervisor.process_inspection import ExitWatch
 from pilotlight.wire.http_client import request
 from pilotlight.wire.machine import free_port, last_lines
 
@@ -63,14 +64,8 @@ def may_listen(pid: int, port: int) -> bool:
 class PrometheusProcess(Struct, frozen=True):
     """State file: the started process and its port."""
 
-    pid: int
-    boot_id: str
-    start_ticks: int
+    identity: Identity
     port: int
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self.pid, self.boot_id, self.start_ticks)
 
 
 def is_address(wanted: str) -> bool:
@@ -194,7 +189,7 @@ class PrometheusServer:
         self._launched_at = asyncio.get_running_loop().time()
         pid = start_detached(command, self._log)
         if (identity := identify(pid)) is not None:
-            _state_file(self._home).write_bytes(records.encode(PrometheusProcess(*identity, self._port)))
+            _state_file(self._home).write_bytes(records.encode(PrometheusProcess(identity, self._port)))
 
     @property
     def _log(self) -> Path:
@@ -206,7 +201,7 @@ class PrometheusServer:
         while (process := running(self._home)) is not None:
             # Another program may listen on the port: it must be this process that is ready.
             response = await request(process.port, "/-/ready", READY_S, host=HOST)
-            ready = response.status == 200 and await asyncio.to_thread(may_listen, process.pid, process.port)
+            ready = response.status == 200 and await asyncio.to_thread(may_listen, process.identity.pid, process.port)
             if ready and process.identity.alive:
                 return process
             if loop.time() > until:
@@ -215,7 +210,7 @@ class PrometheusServer:
         raise PlatformError(f"Prometheus exited immediately:\n{_tail(self._log)}", f"see {self._log}")
 
     def _watch_exit(self, process: PrometheusProcess) -> None:
-        self._watch = ExitWatch(process.pid, self._on_exit)
+        self._watch = ExitWatch(process.identity.pid, self._on_exit)
 
     def _on_exit(self) -> None:
         if not _state_file(self._home).exists():
@@ -247,13 +242,13 @@ async def stop(home: Home) -> None:
     if process is None:
         return
     with suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGTERM)
+        os.kill(process.identity.pid, signal.SIGTERM)
     _state_file(home).unlink(missing_ok=True)
     until = asyncio.get_running_loop().time() + STOP_S
     while process.identity.alive:
         if asyncio.get_running_loop().time() > until:
             with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+                os.kill(process.identity.pid, signal.SIGKILL)
         await asyncio.sleep(0.02)
 
 

@@ -15,8 +15,8 @@ from pilotlight.targets.docker import launcher as module
 from pilotlight.targets.docker.launcher import ContainerHandle, DockerLauncher
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import Probe
+from pilotlight.targets.local.process_identity import Identity
 from pilotlight.targets.local.supervisor.launcher import Ended, ReplicaAddress
-from pilotlight.targets.local.supervisor.process_inspection import Identity
 from pilotlight.targets.local.supervisor.process_launcher import ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch, Replica
 from pilotlight.targets.local.supervisor.shim import Exit

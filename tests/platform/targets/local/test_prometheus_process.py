@@ -47,7 +47,7 @@ def test_one_whose_program_was_away_is_started_once_it_is_back(
         first = prometheus_process.running(home)
         assert first is not None
         program.rename(tmp_path / "elsewhere")
-        os.kill(first.pid, signal.SIGKILL)
+        os.kill(first.identity.pid, signal.SIGKILL)
         await eventually_async(lambda: caplog.text.count("cannot be started") >= 2, "two attempts that failed")
         (tmp_path / "elsewhere").rename(program)
         await eventually_async(lambda: prometheus_process.running(home) is not None, "it to run again")

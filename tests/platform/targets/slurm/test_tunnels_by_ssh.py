@@ -15,7 +15,7 @@ from tests.platform.microservices.jobs.contract import free_ports, get
 from tests.platform.targets.test_ssh_tunnel import answering
 
 from pilotlight.errors import PlatformError
-from pilotlight.targets.local.supervisor.process_inspection import identify
+from pilotlight.targets.local.process_identity import identify
 from pilotlight.targets.ssh_tunnel import Tunnel, Tunnels
 from pilotlight.wire import unix_socket
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from pilotlight.errors import PlatformError
 from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelChanged
-from pilotlight.targets.local.supervisor.process_inspection import Identity
+from pilotlight.targets.local.process_identity import Identity
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit
 

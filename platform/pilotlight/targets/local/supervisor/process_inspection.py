@@ -1,21 +1,17 @@
-"""Identity, liveness, resource usage and exit of processes, from /proc, or from `ps` where there is none (macOS; slow).
-
-A pid alone does not identify a process, since pids are reused. With boot id and start ticks it does, across restarts of
-the supervisor and of the machine.
-"""
+"""Resource usage, roles and exit of processes, from /proc, or from `ps` where there is none (macOS; slow)."""
 
 import asyncio
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
+from pilotlight.targets.local.process_identity import PROC, Identity, identify, query_ps, stat_fields
 from pilotlight.targets.local.supervisor.replica_record import Usage
 from pilotlight.wire import unix_socket
 from pilotlight.wire.machine import boot_id
@@ -23,7 +19,6 @@ from pilotlight.wire.machine import boot_id
 ENV_REPLICA: Final = "PILOTLIGHT_REPLICA"
 DELETED: Final = " (deleted)"  # appended by the kernel to the link of a removed file
 POLL_S: Final = 0.1  # where the kernel has no pidfd
-_PROC: Final = Path("/proc")
 # /proc/PID/environ is empty during exec, so a process that is just starting is found only by a later scan.
 SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
 CONTROL: Final = "control process"
@@ -37,41 +32,12 @@ _SCRIPTS: Final = {"log_writer.py": LOG_WRITER, "parent_process.py": PARENT}
 _ROLES: Final = {"pilotlight.control_plane.daemon": CONTROL, "pilotlight.gateway": GATEWAY}
 
 
-class Identity(NamedTuple):
-    pid: int
-    boot_id: str
-    start_ticks: int
-
-    @property
-    def alive(self) -> bool:
-        return self.start_ticks > 0 and identify(self.pid) == self
-
-
-def identify(pid: int) -> Identity | None:
-    """Return the identity of a process; None: no such process, or a zombie."""
-    if not _PROC.exists():
-        began = started_at(pid) if pid > 0 else 0
-        return Identity(pid, boot_id(), began) if began else None
-    fields = _stat(pid)
-    if not fields or fields[0] in ("Z", "X"):
-        return None
-    return Identity(pid, boot_id(), int(fields[19]))
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on; the second, the name, may contain anything."""
-    try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split() if pid > 0 else []
-    except OSError:
-        return []
-
-
 def exit_recorder(pid: int) -> Identity | None:
     """Return the parent that records the exit status of a process: a shim or a pilot light; None: unknown, no /proc.
 
     For a process whose recorder has ended, the result is not alive: its parent is the init process or a subreaper.
     """
-    if not (fields := _stat(pid)):
+    if not (fields := stat_fields(pid)):
         return None
     parent = int(fields[1])
     recorder = identify(parent) if {SHIM, FORKSERVER} & set(_command_line(parent)) else None
@@ -80,14 +46,14 @@ def exit_recorder(pid: int) -> Identity | None:
 
 def _command_line(pid: int) -> list[str]:
     try:
-        return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        return (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return []
 
 
 def age_s(identity: Identity) -> float:
     """Return the seconds since its start, by the boot clock where /proc exists."""
-    if not _PROC.exists():
+    if not PROC.exists():
         return max(0.0, time.time() - identity.start_ticks)
     started = identity.start_ticks / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
@@ -140,12 +106,12 @@ class ExitWatch:
 
 def usage(pid: int) -> Usage:
     """Return usage of the process and its descendants; of ended ones only reaped CPU time counts."""
-    if not _PROC.exists():
+    if not PROC.exists():
         return ps_usage(pid)
     ticks = os.sysconf("SC_CLK_TCK")
     seconds, resident = 0.0, 0
     for member in process_tree(pid):
-        fields = _stat(member)
+        fields = stat_fields(member)
         if fields:
             own = fields[11:15] if member == pid else fields[11:13]
             seconds += sum(map(int, own)) / ticks
@@ -156,38 +122,19 @@ def usage(pid: int) -> Usage:
 def process_tree(pid: int) -> Iterator[int]:
     yield pid
     with suppress(OSError):
-        for thread in (_PROC / str(pid) / "task").iterdir():
+        for thread in (PROC / str(pid) / "task").iterdir():
             for child in (thread / "children").read_text().split():
                 yield from process_tree(int(child))
 
 
-def started_at(pid: int) -> int:
-    """Return the start time in seconds since the epoch; 0: no such process, or a zombie."""
-    state, _, began = _query(pid, "stat=,lstart=").partition(" ")
-    if not state or state.startswith("Z"):
-        return 0
-    with suppress(ValueError):
-        return int(time.mktime(time.strptime(" ".join(began.split()), "%a %b %d %H:%M:%S %Y")))
-    return 0
-
-
 def ps_usage(pid: int) -> Usage:
     """Return the usage of the process without its descendants."""
-    resident, _, clock = _query(pid, "rss=,time=").partition(" ")
+    resident, _, clock = query_ps(pid, "rss=,time=").partition(" ")
     if not resident.isdecimal():
         return Usage()
     days, _, rest = clock.strip().rpartition("-")  # [days-][hours:]minutes:seconds[.hundredths]
     seconds = reduce(lambda total, part: total * 60 + float(part), rest.split(":"), 0.0)
     return Usage(seconds + 86400 * int(days or 0), int(resident) * 1024)
-
-
-def _query(pid: int, columns: str) -> str:
-    command = ["ps", "-o", columns, "-p", str(pid)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={"LC_ALL": "C"}, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
 
 
 def pilot_light_pids(home: Home) -> list[int]:
@@ -202,7 +149,7 @@ def log_writer_pids(home: Home) -> list[int]:
 def _own_processes() -> Iterator[Path]:
     uid, own = os.getuid(), os.getpid()
     try:
-        folders = list(_PROC.iterdir())
+        folders = list(PROC.iterdir())
     except OSError:  # no /proc, or no descriptor left
         return
     for folder in folders:
@@ -227,7 +174,7 @@ def replica_processes(home: Home) -> Iterator[tuple[int, str]]:
 def replica_of_process(home: Home, pid: int) -> str:
     """Return the replica of this home that a process belongs to; empty: none."""
     try:
-        return _replica_of(_PROC / str(pid), home)
+        return _replica_of(PROC / str(pid), home)
     except OSError:
         return ""
 

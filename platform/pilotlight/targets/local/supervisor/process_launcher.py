@@ -21,7 +21,7 @@ from typing import Final
 from pilotlight.contract import is_predictor_image
 from pilotlight.errors import PlatformError
 from pilotlight.k8s.model_pins import is_local
-from pilotlight.targets.local import model_environments
+from pilotlight.targets.local import model_environments, process_identity
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, RevisionSpec
 from pilotlight.targets.local.model_snapshots import ModelSnapshots
@@ -68,9 +68,9 @@ class ProcessHandle:
         self._launcher, self._record, self._observer, self._container = launcher, record, observer, container
         self.exit_file = shim.exit_file(launcher.home, record.id)
         self._shim_pid, self._output = 0, -1
-        self._identity = process_inspection.Identity(record.pid, record.boot_id, record.start_ticks)
+        self._identity = process_identity.Identity(record.pid, record.boot_id, record.start_ticks)
         self._watch: process_inspection.ExitWatch | None = None
-        self._recorder: process_inspection.Identity | None = None
+        self._recorder: process_identity.Identity | None = None
         self._confining: asyncio.Future[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -125,8 +125,8 @@ class ProcessHandle:
 
     def attach(self, pid: int, *, forked: bool = False) -> None:
         """Watch and confine the process `pid`; 0: it could not be started."""
-        identity = process_inspection.identify(pid)
-        self._identity = identity or process_inspection.Identity(pid, boot_id(), 0)
+        identity = process_identity.identify(pid)
+        self._identity = identity or process_identity.Identity(pid, boot_id(), 0)
         self._observer.on_process(self._identity, forked)
         if identity is None:
             self._finish()
@@ -337,7 +337,7 @@ class ProcessLauncher:
     def adopt(self, record: Replica, observer: ProcessObserver) -> ProcessHandle | Ended:
         port = int(record.handle or 0) if record.launcher == self.name else 0
         handle = ProcessHandle(self, record, observer, port=port, host=record.host)
-        if process_inspection.Identity(record.pid, record.boot_id, record.start_ticks).alive:
+        if process_identity.Identity(record.pid, record.boot_id, record.start_ticks).alive:
             handle.watch()
             handle.send(signal.SIGCONT)  # the last supervisor may have died while it had frozen the process
             return handle

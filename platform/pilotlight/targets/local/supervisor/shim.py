@@ -14,7 +14,8 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.supervisor.process_inspection import SHIM, Identity
+from pilotlight.targets.local.process_identity import Identity
+from pilotlight.targets.local.supervisor.process_inspection import SHIM
 
 EXIT_FILE_TIMEOUT_S: Final = 5.0  # from a process's exit to its exit file, on a busy machine
 CHILD_EXIT_TIMEOUT_S: Final = 60.0  # the same for a shim that is a child: it certainly ends, and is then reaped at once

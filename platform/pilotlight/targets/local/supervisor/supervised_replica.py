@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from pilotlight.errors import PlatformError
 from pilotlight.k8s.timestamps import utc_now
+from pilotlight.targets.local.process_identity import Identity
 from pilotlight.targets.local.supervisor.launcher import (
     Ended,
     Launcher,
@@ -25,7 +26,6 @@ from pilotlight.targets.local.supervisor.launcher import (
 from pilotlight.targets.local.supervisor.parking.replica_parking import ReplicaParking
 from pilotlight.targets.local.supervisor.parking.self_parking import ParkResult, swap_seconds
 from pilotlight.targets.local.supervisor.probes import STOPPING, predictor_state, read_status, run_probes
-from pilotlight.targets.local.supervisor.process_inspection import Identity
 from pilotlight.targets.local.supervisor.replica_record import PARKED_STATES, Launch, Replica, Usage
 from pilotlight.targets.secret_redaction import redact
 

@@ -19,11 +19,11 @@ from pilotlight.errors import PlatformError
 from pilotlight.targets.local.control.persistence import StateWriter
 from pilotlight.targets.local.home_directory import Home
 from pilotlight.targets.local.manifests.service_spec_types import Probe, RevisionSpec
+from pilotlight.targets.local.process_identity import Identity
 from pilotlight.targets.local.store.store import Store
 from pilotlight.targets.local.supervisor.gpus import Device
 from pilotlight.targets.local.supervisor.isolation import cgroups
 from pilotlight.targets.local.supervisor.launcher import Ended, LaunchObserver, ReplicaAddress, ReplicaHandle
-from pilotlight.targets.local.supervisor.process_inspection import Identity
 from pilotlight.targets.local.supervisor.process_launcher import ProcessHandle, ProcessLauncher
 from pilotlight.targets.local.supervisor.replica_record import Launch, Replica, Usage
 from pilotlight.targets.local.supervisor.shim import Exit

@@ -21,8 +21,9 @@ from tests.serving import ANSWER_S, json_tensor, read_answer, rendered
 from pilotlight.errors import NotFound, PlatformError
 from pilotlight.targets.local.home_directory import ENV_HOME, Home
 from pilotlight.targets.local.manifests.service_spec_types import Probe
+from pilotlight.targets.local.process_identity import identify
 from pilotlight.targets.local.supervisor.forkserver_client import PilotLights
-from pilotlight.targets.local.supervisor.process_inspection import identify, replica_processes
+from pilotlight.targets.local.supervisor.process_inspection import replica_processes
 from pilotlight.targets.local.supervisor.replica_record import Replica
 from pilotlight.wire import unix_socket
 from pilotlight.wire.http_client import request

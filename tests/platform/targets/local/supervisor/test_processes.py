@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from tests.platform.targets.local.supervisor.supervisor_harness import Stage, launch, program
 
+from pilotlight.targets.local import process_identity
+from pilotlight.targets.local.process_identity import Identity, identify
 from pilotlight.targets.local.supervisor import process_inspection
-from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, Identity, age_s, identify, usage
+from pilotlight.targets.local.supervisor.process_inspection import ExitWatch, age_s, usage
 from pilotlight.targets.local.supervisor.shim import closing_inheritable
 
 
@@ -29,7 +31,8 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "ps":
         if not shutil.which("ps"):
             pytest.skip("needs ps")
-        monkeypatch.setattr(process_inspection, "_PROC", Path("/nowhere"))
+        for module in (process_identity, process_inspection):
+            monkeypatch.setattr(module, "PROC", Path("/nowhere"))
 
 
 @pytest.mark.usefixtures("either")

@@ -18,10 +18,9 @@ from pilotlight.simulation.stations import SharedStation
 from pilotlight.simulation.virtual_clock import VirtualClock
 from pilotlight.targets.local.control.service_state import TrafficLog, activation_replicas, min_replicas
 from pilotlight.targets.local.scaling import kpa
-from pilotlight.targets.local.scaling.decision import KpaDecisionState, decide
+from pilotlight.targets.local.scaling.decision import KpaDecisionState, decide, select_for_removal
 from pilotlight.targets.local.scaling.gpu_admission import Gpu, Holder, Waiter, admit
 from pilotlight.targets.local.scaling.keda import KedaState, scheduled
-from pilotlight.targets.local.scaling.removal import select_for_removal
 from pilotlight.targets.local.scaling.types import Decision, Hpa, Kpa, Observed
 
 DEFAULT_COLD_START_S: Final = 5.0

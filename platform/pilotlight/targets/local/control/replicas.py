@@ -13,7 +13,7 @@ from pilotlight.targets.local.control.service_state import Revision, ServiceRun,
 from pilotlight.targets.local.gateway.publisher import Publisher
 from pilotlight.targets.local.manifests.service_discovery import ComponentAddresses, drain_env
 from pilotlight.targets.local.manifests.service_spec_types import WorkloadSpec
-from pilotlight.targets.local.scaling.removal import select_for_removal
+from pilotlight.targets.local.scaling.decision import select_for_removal
 from pilotlight.targets.local.supervisor.replica_record import (
     PARKED_STATES,
     START_INTERVAL_S,

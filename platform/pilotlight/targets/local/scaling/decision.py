@@ -1,14 +1,30 @@
-"""Entry point of scaling decisions, and the replica bounds of `platformctl scale`. Pure.
+"""Scaling decisions: how many replicas, within the bounds of `platformctl scale`, and which of them go. Pure.
 
 A Kpa goes through kpa.measure_load, kpa.recommend and kpa.scale, an Hpa through keda.decide, which calls hpa.decide
 above zero. The caller stores `Decision.state` and passes it back.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, Protocol, TypeVar
 
 from pilotlight.targets.local.scaling import keda, kpa
 from pilotlight.targets.local.scaling.types import Decision, Fixed, Hpa, Kpa, Observed, Scaling
+
+# Replicas that do not serve are stopped first.
+_STOP_ORDER: Final = {"waiting": 0, "pending": 0, "unready": 1, "starting": 2, "waking": 2, "ready": 3}
+
+
+class Removable(Protocol):
+    """A replica, of the platform or of a simulation; `started_at` orders by age."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def started_at(self) -> Any: ...
+
+
+R = TypeVar("R", bound=Removable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +119,10 @@ def _merge_bounds(low: int, high: int, new_low: int | None, new_high: int | None
     if new_high is not None:
         low, high = min(low, new_high), new_high
     return low, high
+
+
+def select_for_removal(replicas: Iterable[R], surplus: int) -> list[R]:
+    """Return `surplus` replicas to remove: those that do not serve first, then the youngest."""
+    by_age = sorted(replicas, key=lambda replica: replica.started_at, reverse=True)
+    ordered = sorted(by_age, key=lambda replica: _STOP_ORDER.get(replica.state, 0))
+    return ordered[: max(0, surplus)]

@@ -5,7 +5,7 @@ import pytest
 from pilotlight.targets.local.control.replicas import ReplicaCounts, rolling_update
 from pilotlight.targets.local.control.service_state import effective_shares, reachable_revisions
 from pilotlight.targets.local.manifests.service_spec_types import Probe
-from pilotlight.targets.local.scaling.removal import select_for_removal
+from pilotlight.targets.local.scaling.decision import select_for_removal
 from pilotlight.targets.local.supervisor.replica_record import Checks, Replica, State
 from pilotlight.targets.target import Share
 

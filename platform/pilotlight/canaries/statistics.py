@@ -208,22 +208,22 @@ def _interpolate(edges: Interval, tails: Interval, seconds: float, total: float)
     return min(max(NORMAL.cdf(first + (last - first) * position), tails[1]), tails[0])
 
 
-def wilson(hits: float, total: float, confidence: float = CONFIDENCE) -> Interval:
+def wilson(hits: float, total: float) -> Interval:
     """Return the Wilson score interval of a proportion: within [0, 1], and sensible with few or no hits."""
     if total <= 0:
         return 0.0, 1.0
-    z = NORMAL.inv_cdf((1 + confidence) / 2)
+    z = NORMAL.inv_cdf((1 + CONFIDENCE) / 2)
     proportion, spread = hits / total, z * z / total
     center = proportion + spread / 2
     margin = z * math.sqrt(max(proportion * (1 - proportion) / total + spread / (4 * total), 0.0))
     return max((center - margin) / (1 + spread), 0.0), min((center + margin) / (1 + spread), 1.0)
 
 
-def quantile_interval(buckets: Buckets, share: float, confidence: float = CONFIDENCE) -> Interval:
+def quantile_interval(buckets: Buckets, share: float) -> Interval:
     """Return the interval of a quantile; infinite if there are too few requests."""
     total = math.floor(min(buckets[-1][1], MAX_COUNT)) if buckets else 0
     # Order statistics: the number of requests below the quantile is binomial, whatever the distribution of latencies.
-    rest = (1 - confidence) / 2
+    rest = (1 - CONFIDENCE) / 2
     lowest = last_true(total, lambda rank: binomial_tail(rank, total, share) >= 1 - rest)
     highest = last_true(total, lambda rank: binomial_tail(rank, total, share) > rest) + 1
     low = quantile(buckets, lowest / total) if lowest > 0 else 0.0

@@ -83,9 +83,9 @@ def slow_hash(secret: str, salt: bytes) -> bytes:
     return hashlib.scrypt(secret.encode(), salt=salt, **SCRYPT_COST)
 
 
-def issue(store: OrgStore, org: str, key: str, now: float, ttl_s: float = TTL_S) -> tuple[str, float]:
+def issue(store: OrgStore, org: str, key: str, now: float) -> tuple[str, float]:
     """Issue a token; return it and its expiry time. Expired tokens are deleted."""
-    token, expires_at = secrets.token_urlsafe(32), now + ttl_s
+    token, expires_at = secrets.token_urlsafe(32), now + TTL_S
     with store.database.change(durable=True) as connection:
         connection.execute("DELETE FROM tokens WHERE expires_at <= ?", (now,))
         connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", (digest(token), org, key, expires_at))

@@ -98,7 +98,7 @@ class DockerLauncher:
         """Return the properties of the daemon, read once. Raise PlatformError."""
         if self._daemon is None:
             info = json.loads(await self.docker("info", "--format={{json .}}"))
-            self._daemon = arguments.read_daemon(info, arguments.gpus_here({}), f"{os.getuid()}:{os.getgid()}")
+            self._daemon = arguments.read_daemon(info, arguments.gpus_here(), f"{os.getuid()}:{os.getgid()}")
         return self._daemon
 
 

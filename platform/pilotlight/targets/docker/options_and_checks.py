@@ -49,7 +49,7 @@ def findings(environ: Mapping[str, str], options: Mapping[str, str]) -> Iterator
         yield Finding("warn", "image", f"{IMAGE} is not on this machine and will be pulled", f"docker pull {IMAGE}")
     else:
         yield Finding("ok", "image", f"{IMAGE} is on this machine")
-    if gpus_here({}) == "requests" and not any("nvidia" in name for name in info.get("Runtimes") or ()):
+    if gpus_here() == "requests" and not any("nvidia" in name for name in info.get("Runtimes") or ()):
         yield Finding("warn", "GPUs", "containers cannot use this machine's GPUs", "install nvidia-container-toolkit")
 
 

@@ -85,12 +85,8 @@ def check_host(options: Mapping[str, str], daemon_host: str) -> None:
     if host and host != daemon_host:
         problem = f"docker_host = {host}, but the control process has DOCKER_HOST = {daemon_host or 'none'}"
         raise UsageError(problem, "platformctl down, then platformctl up with DOCKER_HOST set")
-    if is_remote(daemon_host):
+    if daemon_host.partition(":")[0] not in ("", "unix", "npipe"):
         raise UsageError(f"DOCKER_HOST = {daemon_host}: its containers cannot be reached; use a local daemon")
-
-
-def is_remote(host: str) -> bool:
-    return host.partition(":")[0] not in ("", "unix", "npipe")
 
 
 def by_sockets(container: ContainerSpec, daemon: Daemon) -> bool:
@@ -231,10 +227,8 @@ def gpu_arguments(devices: str, count: int, gpus: Gpus) -> list[str]:
     return ["--gpus", f'"device={devices}"' if devices else str(count)]
 
 
-def gpus_here(environ: Mapping[str, str], root: Path = Path("/")) -> Gpus:
-    """Return how the daemon's machine provides GPUs. For a remote daemon they are always requested."""
-    if is_remote(environ.get("DOCKER_HOST", "")):
-        return "requests"
+def gpus_here(root: Path = Path("/")) -> Gpus:
+    """Return how this machine provides GPUs to containers."""
     if (root / "etc/nv_tegra_release").exists():
         return "tegra"
     return "requests" if any((root / "dev" / name).exists() for name in ("nvidiactl", "dxg")) else "none"

@@ -37,6 +37,7 @@ REASON_BYTES: Final = 65536
 RESTART_S: Final = 5.0  # a restart of the control process takes one or two seconds
 PARENT_EXIT_S: Final = 5.0
 LOCK_S: Final = 5.0
+ANSWER_S: Final = 5.0
 MAX_PORT: Final = 65535
 PORT_SETTINGS: Final = {
     "PILOTLIGHT_GATEWAY_PORT": GATEWAY_PORT, "PILOTLIGHT_API_PORT": API_PORT, "PILOTLIGHT_SERVICE_PORTS": 8100,
@@ -127,15 +128,15 @@ def start_parent(home: Home) -> None:
     start_detached(command, _log(home))
 
 
-def wait_parent_exit(home: Home, deadline_s: float = PARENT_EXIT_S) -> None:
-    until = time.monotonic() + deadline_s
+def wait_parent_exit(home: Home) -> None:
+    until = time.monotonic() + PARENT_EXIT_S
     while parent_running(home) and time.monotonic() < until:
         time.sleep(0.01)
 
 
-def wait_restarted(home: Home, deadline_s: float = RESTART_S) -> Address | None:
+def wait_restarted(home: Home) -> Address | None:
     """Wait for the parent process, or systemd, to restart the control process, unless it fails at every start."""
-    until = time.monotonic() + deadline_s
+    until = time.monotonic() + RESTART_S
     by_systemd = "--foreground" in stored_options(home)
     while (address := living(home)) is None and (by_systemd or parent_running(home)) and not failure_reason(home):
         if time.monotonic() >= until:
@@ -181,9 +182,9 @@ def lock(home: Home) -> IO[bytes] | None:
 
 
 @contextmanager
-def without_control_process(home: Home, wait_s: float = LOCK_S) -> Iterator[None]:
+def without_control_process(home: Home) -> Iterator[None]:
     """Keep control processes from starting within the block. Raise UsageError if one runs."""
-    until = time.monotonic() + wait_s
+    until = time.monotonic() + LOCK_S
     while (held := lock(home)) is None:
         # One that refuses a lost state, started by the parent process again and again, has the lock for a moment.
         if living(home) is not None or time.monotonic() > until:
@@ -263,7 +264,7 @@ def announced(home: Home) -> Announcement | None:
         return None
 
 
-def answers(address: Address, timeout_s: float = 5.0) -> bool:
+def answers(address: Address, timeout_s: float = ANSWER_S) -> bool:
     """Whether the control process serves; one that starts or stops does not."""
     connection = HTTPConnection(address.host, address.port, timeout=timeout_s)
     try:

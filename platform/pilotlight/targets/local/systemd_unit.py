@@ -113,11 +113,11 @@ def systemd_version() -> int:
     return int(match[1]) if match else 0
 
 
-def runs(system: bool, environ: Mapping[str, str] = os.environ) -> bool:
+def runs(system: bool) -> bool:
     """Whether systemd runs here, for a user its instance of that user."""
     if system:
         return Path("/run/systemd/system").is_dir() and shutil.which("systemctl") is not None
-    runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     return Path(runtime, "systemd").is_dir() and shutil.which("systemctl") is not None
 
 

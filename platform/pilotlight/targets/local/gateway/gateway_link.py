@@ -122,11 +122,10 @@ class GatewayLink:
         home: Home,
         on_message: Callable[[GatewayMessage], None],
         command: Sequence[str] | None = None,
-        setting: str = "PILOTLIGHT_GATEWAY_PORT",
     ) -> None:
         self._home, self._on_message = home, on_message
         self._starter = GatewayStarter(command or gateway_command(home), home.logs / "gateway.log")
-        self._listeners = ListenerSet(setting)
+        self._listeners = ListenerSet()
         self._gateway: GatewayPeer | None = None
         self._leaving: list[GatewayPeer] = []
         self._table: Table | None = None

@@ -6,18 +6,20 @@ closed by the next table that omits it. gRPC ports are only recorded here: grpci
 
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from pilotlight.gateway import listeners
 from pilotlight.gateway.control_link import Listen
 from pilotlight.gateway.listeners import Address, CannotListen
 from pilotlight.gateway.routing_table import Table
 
+PORT_SETTING: Final = "PILOTLIGHT_GATEWAY_PORT"  # of the shared port, for error messages
+
 
 class ListenerSet:
-    """`setting` names the setting of the shared port, for error messages."""
+    """Sockets by address, and which of them the gateway has."""
 
-    def __init__(self, setting: str) -> None:
-        self._setting = setting
+    def __init__(self) -> None:
         self._sockets: dict[str, socket.socket | None] = {}  # None: bound by the gateway itself
         self._shared: set[str] = set()
         self._hosts: list[str] = []
@@ -31,7 +33,7 @@ class ListenerSet:
     def bind_shared(self, texts: Iterable[str]) -> None:
         """Bind addresses that serve all services; port 0 is chosen by the system. Raise CannotListen."""
         for wanted in map(listeners.parse, texts):
-            bound = self._bind(wanted, self._setting)
+            bound = self._bind(wanted, PORT_SETTING)
             self._shared.add(str(bound))
             if bound.kind == "http":
                 self._hosts.append(bound.host)

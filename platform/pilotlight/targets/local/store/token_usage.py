@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 class TokenUsage:
     """Used from the thread of the database. `wall` is Unix time. Days older than `days` are deleted."""
 
-    def __init__(self, database: Database, days: int = DEFAULT_DAYS) -> None:
-        self._database, self.days = database, days
+    def __init__(self, database: Database) -> None:
+        self._database, self.days = database, DEFAULT_DAYS
         self._unwritten: list[tuple[str | int, ...]] = []
         self._pruned = ""
 

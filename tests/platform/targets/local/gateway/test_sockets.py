@@ -11,7 +11,7 @@ from pilotlight.targets.local.gateway.sockets import ListenerSet
 
 @pytest.fixture
 def held() -> Iterator[ListenerSet]:
-    made = ListenerSet("--gateway-port")
+    made = ListenerSet()
     yield made
     made.close()
 

@@ -115,10 +115,9 @@ class Driver:
         self._call("GetState", pid, byref(state))
         return State(state.value) if state.value in State.__members__.values() else State.FAILED
 
-    def lock(self, pid: int, timeout_ms: int = LOCK_TIMEOUT_MS) -> None:
+    def lock(self, pid: int) -> None:
         """Wait for the work of a process on its GPU, and block its further CUDA calls."""
-        options = (c_uint32 * 16)(timeout_ms)
-        self._call("Lock", pid, options)
+        self._call("Lock", pid, (c_uint32 * 16)(LOCK_TIMEOUT_MS))
 
     def checkpoint(self, pid: int) -> None:
         self._call("Checkpoint", pid, (c_uint64 * 8)())

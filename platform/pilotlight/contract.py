@@ -151,6 +151,13 @@ LABEL_SERVICE: Final = "inference_service"
 LABEL_NAMESPACE: Final = "namespace"
 LABEL_REVISION: Final = "revision"
 
+
+def series_labels(namespace: str, service: str, revision: str = "") -> dict[str, str]:
+    """Return the labels of a series of a service, or of one revision of it."""
+    labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service}
+    return labels | {LABEL_REVISION: revision} if revision else labels
+
+
 # Latency objectives must be bucket bounds, since queries interpolate between them.
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25,

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from pilotlight.contract import (
-    LABEL_NAMESPACE,
-    LABEL_REVISION,
-    LABEL_SERVICE,
     METRIC_GATEWAY_LOST,
     METRIC_IN_FLIGHT,
     METRIC_REQUEST_DURATION,
+    series_labels,
 )
 from pilotlight.prometheus.histograms import Buckets, upper_bound
 from pilotlight.spec.canary_policy import COMPARED_METRICS, QUANTILES, CanaryPolicy, fill_placeholders
@@ -94,7 +92,7 @@ def metric_queries(scope: MetricScope) -> dict[QueryName, str]:
     # Not `increase`: it extrapolates at both ends and misses the value of a counter at its first scrape, hence a whole
     # burst of probes and the first error of every replica. `and` drops replicas that ended before the window:
     # Prometheus still returns them for five minutes (staleness) if it missed their end.
-    labels = {LABEL_NAMESPACE: scope.namespace, LABEL_SERVICE: scope.service, LABEL_REVISION: scope.revision}
+    labels = series_labels(scope.namespace, scope.service, scope.revision)
     selector = prometheus_text.format_labels(labels)  # matchers have the syntax of labels
     window = promql_duration(scope.window_s)
 

@@ -9,9 +9,7 @@ from typing import Final, get_args
 
 from pilotlight.canaries.canary_state import ENDED, CanaryHistory, Phase
 from pilotlight.contract import (
-    LABEL_NAMESPACE,
     LABEL_REVISION,
-    LABEL_SERVICE,
     METRIC_CANARY_CHECK,
     METRIC_CANARY_PHASE,
     METRIC_CANARY_WEIGHT,
@@ -24,6 +22,7 @@ from pilotlight.contract import (
     METRIC_SCALE_DECISIONS,
     METRIC_SCALE_SIGNAL,
     METRIC_SCALE_TARGET,
+    series_labels,
 )
 from pilotlight.targets.target import Key, ServiceStatus
 from pilotlight.wire.prometheus_text import Family
@@ -63,18 +62,11 @@ def new_family(name: str) -> Family:
     return Family(name, "counter" if kind == "counter" else "gauge", text)
 
 
-def service_labels(key: Key) -> dict[str, str]:
-    return {LABEL_NAMESPACE: key[0], LABEL_SERVICE: key[1]}
-
-
 def replicas(statuses: Iterable[ServiceStatus]) -> Family:
     result = new_family(METRIC_REPLICAS)
     for status in statuses:
         for row in status.revisions:
-            labels = service_labels((status.namespace, status.name)) | {
-                "workload": row.workload,
-                LABEL_REVISION: row.name,
-            }
+            labels = series_labels(status.namespace, status.name) | {"workload": row.workload, LABEL_REVISION: row.name}
             # A revision with a model that fails to load has at least one failed replica.
             failed = max(1, row.desired - row.ready) if row.model_state == "FailedToLoad" else 0
             states = {"desired": row.desired, "starting": row.starting, "ready": row.ready, "failed": failed}
@@ -87,7 +79,7 @@ def decisions(counted: Mapping[tuple[Key, str, str], int]) -> Family:
     """Return the scale decisions by service, workload and reason."""
     result = new_family(METRIC_SCALE_DECISIONS)
     for (key, workload, reason), number in sorted(counted.items()):
-        result.add(number, **service_labels(key), workload=workload, reason=reason)
+        result.add(number, **series_labels(*key), workload=workload, reason=reason)
     return result
 
 
@@ -101,8 +93,8 @@ def canaries(histories: Iterable[tuple[Key, CanaryHistory]]) -> list[Family]:
         canary = history.current
         if canary is None or canary.phase == "Superseded":
             continue
-        labels = service_labels(key) | {LABEL_REVISION: canary.revision}
-        stable_labels = service_labels(key) | {LABEL_REVISION: canary.stable}
+        labels = series_labels(*key, canary.revision)
+        stable_labels = series_labels(*key, canary.stable)
         for measurement in {each.check: each for each in canary.measurements}.values():  # the latest of each check
             if measurement.value is not None:
                 checks.add(measurement.value, **labels, side="canary", check=measurement.check)

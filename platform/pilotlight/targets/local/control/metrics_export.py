@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pilotlight.contract import (
-    LABEL_NAMESPACE,
     LABEL_REVISION,
-    LABEL_SERVICE,
     METRIC_GPU_MEMORY_RESERVED,
     METRIC_GPU_WAIT,
     METRIC_REPLICA_LIMITS,
@@ -18,6 +16,7 @@ from pilotlight.contract import (
     METRIC_REPLICA_WAKE,
     METRIC_SCALE_SIGNAL,
     METRIC_SCALE_TARGET,
+    series_labels,
 )
 from pilotlight.observability import control_metrics
 from pilotlight.targets.local.control.service_state import ServiceRun, Unit, max_replicas, min_replicas
@@ -57,7 +56,7 @@ def limits(runs: Iterable[ServiceRun], statuses: Iterable[ServiceStatus], now: f
         for row in status.revisions:
             unit = run.unit_of(run.revisions[row.name], now)
             bounded = unit.bounded(run.override_of(unit.name))
-            labels = {**control_metrics.service_labels(run.key), "workload": row.workload, LABEL_REVISION: row.name}
+            labels = {**series_labels(*run.key), "workload": row.workload, LABEL_REVISION: row.name}
             family.add(min_replicas(bounded), **labels, bound="min")
             if max_replicas(bounded):
                 family.add(max_replicas(bounded), **labels, bound="max")
@@ -70,8 +69,7 @@ def signals(runs: Iterable[ServiceRun], now: float) -> tuple[Family, Family]:
     for run in runs:
         for unit in run.units.values():
             for metric, value, target in compared(unit, now) if unit.desired else ():
-                labels = control_metrics.service_labels(run.key)
-                labels |= {"workload": workload_of(run, unit), "unit": unit.name}
+                labels = series_labels(*run.key) | {"workload": workload_of(run, unit), "unit": unit.name}
                 targets.add(target, **labels, metric=metric)
                 if value is not None:
                     measured.add(value, **labels, metric=metric)
@@ -100,12 +98,12 @@ def gpus(replicas: Iterable[Replica], waits: Mapping[str, float], memory: Mappin
             for gpu in map(str, each.gpus):
                 held[key, each.revision, gpu, each.state] += each.gpu_memory or memory.get(gpu, 0)
     for (key, revision, gpu, state), size in held.items():
-        reserved.add(size, **control_metrics.service_labels(key), **{LABEL_REVISION: revision}, gpu=gpu, state=state)
+        reserved.add(size, **series_labels(*key, revision), gpu=gpu, state=state)
     for (key, revision), seconds in longest.items():
-        waiting.add(seconds, **control_metrics.service_labels(key), **{LABEL_REVISION: revision})
+        waiting.add(seconds, **series_labels(*key, revision))
     for family, values in ((parked, host), (wakes, woken)):
         for (key, revision), value in values.items():
-            family.add(value, **control_metrics.service_labels(key), **{LABEL_REVISION: revision})
+            family.add(value, **series_labels(*key, revision))
     return [reserved, waiting, parked, wakes]
 
 
@@ -142,7 +140,7 @@ def targets(replicas: Iterable[Replica], gateway_port: int, api: str) -> list[di
     predictors = []
     for each in replicas:
         if each.state in SCRAPED_STATES and each.port:
-            labels = {LABEL_NAMESPACE: each.namespace, LABEL_SERVICE: each.service, LABEL_REVISION: each.revision}
+            labels = series_labels(each.namespace, each.service, each.revision)
             labels |= {"instance": each.id, "__metrics_path__": f"{REPLICA_METRICS}/{each.id}"}
             predictors.append(_target(api, job="pilotlight-predictor", pod=each.id, **labels))
     return platform + predictors

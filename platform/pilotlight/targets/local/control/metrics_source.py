@@ -17,15 +17,13 @@ from typing import Final, NamedTuple
 
 from pilotlight.contract import (
     FIRST_TOKEN_BUCKETS,
-    LABEL_NAMESPACE,
-    LABEL_REVISION,
-    LABEL_SERVICE,
     LATENCY_BUCKETS,
     METRIC_FIRST_TOKEN,
     METRIC_GATEWAY_LOST,
     METRIC_IN_FLIGHT,
     METRIC_REQUEST_DURATION,
     METRIC_TOKENS_WAITING,
+    series_labels,
 )
 from pilotlight.gateway.control_link import BackendReport, Report
 from pilotlight.prometheus.client import QueryFailed, instant_query, query_number
@@ -144,8 +142,8 @@ class MetricsSource:
 
     def _record_requests(self, now: float) -> None:
         """Store the counts as a replica with our metrics would have them, by which canaries judge."""
-        for (namespace, service, revision), counted in self._counted.items():
-            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
+        for key, counted in self._counted.items():
+            labels = series_labels(*key)
             record = partial(self._evaluator.record, now=now)
             edges = (*map(str, LATENCY_BUCKETS), "+Inf")
             for edge, count in zip(edges, accumulate(counted.buckets), strict=True):
@@ -208,20 +206,18 @@ class MetricsSource:
             return
         self._scraped_at = self._clock()
         ready = {replica.id: replica for replica in replicas if replica.state == "ready"}
-        for (namespace, service, revision), requests in self._lost.items():
-            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service, LABEL_REVISION: revision}
-            self._evaluator.record(METRIC_GATEWAY_LOST, labels, requests, self._scraped_at)
+        for key, requests in self._lost.items():
+            self._evaluator.record(METRIC_GATEWAY_LOST, series_labels(*key), requests, self._scraped_at)
         self._record_tokens(self._scraped_at)
         self._record_requests(self._scraped_at)
         await asyncio.gather(*(self._scrape(replica) for replica in ready.values()))
 
     def _record_tokens(self, now: float) -> None:
         """Record the gateway's tokens as its own page has them, but for labels that no trigger uses."""
-        for (namespace, service), tokens in self._tokens_waiting.items():
-            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service}
-            self._evaluator.record(METRIC_TOKENS_WAITING, labels, tokens, now)
-        for (namespace, service), counts in self._first_tokens.items():
-            labels = {LABEL_NAMESPACE: namespace, LABEL_SERVICE: service}
+        for key, tokens in self._tokens_waiting.items():
+            self._evaluator.record(METRIC_TOKENS_WAITING, series_labels(*key), tokens, now)
+        for key, counts in self._first_tokens.items():
+            labels = series_labels(*key)
             for bound, below in zip((*FIRST_TOKEN_BUCKETS, float("inf")), accumulate(counts), strict=True):
                 self._evaluator.record(f"{METRIC_FIRST_TOKEN}_bucket", {**labels, "le": number(bound)}, below, now)
 
@@ -252,7 +248,4 @@ def queries(scaling: Scaling) -> list[Metric]:
 
 def _labels(replica: Replica) -> dict[str, str]:
     """Return the labels that a ServiceMonitor would add to scraped series."""
-    return {
-        LABEL_SERVICE: replica.service, LABEL_NAMESPACE: replica.namespace, LABEL_REVISION: replica.revision,
-        "pod": replica.id,
-    }  # fmt: skip
+    return series_labels(replica.namespace, replica.service, replica.revision) | {"pod": replica.id}

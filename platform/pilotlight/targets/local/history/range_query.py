@@ -12,15 +12,13 @@ from typing import Final
 from msgspec import Struct
 
 from pilotlight.contract import (
-    LABEL_NAMESPACE,
-    LABEL_REVISION,
-    LABEL_SERVICE,
     LATENCY_BUCKETS,
     METRIC_GATEWAY_COLD_STARTS,
     METRIC_GATEWAY_WAITING,
     METRIC_GPU_MEMORY_USED,
     METRIC_REPLICAS,
     METRIC_REQUEST_DURATION,
+    series_labels,
 )
 from pilotlight.targets.local.history.points import Point, Resolution, Run, Samples, Series
 from pilotlight.targets.local.scaling.promql.evaluator import Evaluator, UnsupportedQuery, parse, selectors
@@ -103,7 +101,7 @@ def is_recorded(selector: Selector) -> bool:
 
 def may_match(series: Series, wanted: Iterable[Selector]) -> bool:
     """Return whether a selector matches the series as far as its identity is concerned."""
-    labels = identity(series)
+    labels = series_labels(series.namespace, series.service, series.revision)
     return any(all(matches(labels, each) for each in selector.matchers if each[0] in labels) for selector in wanted)
 
 
@@ -120,12 +118,8 @@ def loaded(intervals: Mapping[int, Samples], known: Collection[Series], step: in
     return evaluator
 
 
-def identity(series: Series) -> dict[str, str]:
-    return {LABEL_NAMESPACE: series.namespace, LABEL_SERVICE: series.service, LABEL_REVISION: series.revision}
-
-
 def measured(series: Series, point: Point, names: Container[str]) -> Measured:
-    labels = identity(series)
+    labels = series_labels(series.namespace, series.service, series.revision)
     if METRIC_REPLICAS in names:
         for state, number in zip(STATES, (point.ready, point.starting), strict=True):
             yield METRIC_REPLICAS, {**labels, "workload": series.workload, "state": state}, number, False

@@ -68,6 +68,12 @@ def labels(document: Mapping[str, Json]) -> Mapping[str, str]:
     return document["metadata"].get("labels") or {}
 
 
+def condition(document: Mapping[str, Json], kind: str) -> Mapping[str, Json]:
+    """Return a condition of an object's status; empty if it has none of this type."""
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
 def unless_forbidden(lookup: Callable[[], T], otherwise: U) -> T | U:
     """Return the result of the lookup; `otherwise` if it is forbidden: ordinary users may not read everything."""
     try:

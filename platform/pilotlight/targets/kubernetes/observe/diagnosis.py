@@ -9,6 +9,7 @@ from typing import Any, Final
 from pilotlight.contract import is_predictor_image
 from pilotlight.k8s.quantities import mebibytes, quantity_or_zero
 from pilotlight.targets.error_from_log import failed_event, last_error
+from pilotlight.targets.kubernetes.kinds import condition
 
 Json = Any
 Document = Mapping[str, Json]
@@ -107,10 +108,11 @@ def diagnose(pod: Document, evidence: Evidence) -> Diagnosis | None:
 
 
 def is_ready(pod: Document) -> bool:
-    return any(
-        each.get("type") == "Ready" and each.get("status") == "True"
-        for each in (pod.get("status") or {}).get("conditions") or ()
-    )
+    return condition(pod, "Ready").get("status") == "True"
+
+
+def is_unschedulable(pod: Document) -> bool:
+    return condition(pod, "PodScheduled").get("status") == "False"
 
 
 def without_lost_log(lines: Iterable[str]) -> list[str]:
@@ -175,17 +177,17 @@ def _ended(pod: Document, container: Document, last: Document, waiting: str, evi
 
 
 def _unscheduled(pod: Document, evidence: Evidence) -> Diagnosis | None:
-    for each in (pod.get("status") or {}).get("conditions") or ():
-        if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            message = str(each.get("message") or each.get("reason") or "")
-            if waiting := _reservation(pod, message):
-                return Diagnosis(waiting)
-            resources = dict.fromkeys(_SHORT.findall(message))
-            shortages = [describe_shortage(pod, name, evidence.nodes, evidence.pods) for name in resources]
-            problem = f"the pod {'; '.join(shortages)}" if shortages else _short(message)
-            impossible = not evidence.has_autoscaler and any(too_large(pod, name, evidence.nodes) for name in resources)
-            return Diagnosis(f"it cannot be scheduled: {problem}", impossible)
-    return None
+    if not is_unschedulable(pod):
+        return None
+    scheduled = condition(pod, "PodScheduled")
+    message = str(scheduled.get("message") or scheduled.get("reason") or "")
+    if waiting := _reservation(pod, message):
+        return Diagnosis(waiting)
+    resources = dict.fromkeys(_SHORT.findall(message))
+    shortages = [describe_shortage(pod, name, evidence.nodes, evidence.pods) for name in resources]
+    problem = f"the pod {'; '.join(shortages)}" if shortages else _short(message)
+    impossible = not evidence.has_autoscaler and any(too_large(pod, name, evidence.nodes) for name in resources)
+    return Diagnosis(f"it cannot be scheduled: {problem}", impossible)
 
 
 def _reservation(pod: Document, message: str) -> str:

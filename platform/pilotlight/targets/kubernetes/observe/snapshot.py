@@ -11,7 +11,13 @@ from pilotlight.errors import PlatformError
 from pilotlight.k8s import names
 from pilotlight.targets.kubernetes import kinds, releases
 from pilotlight.targets.kubernetes.client import Cluster
-from pilotlight.targets.kubernetes.observe.diagnosis import Evidence, explaining_container, is_ready, without_lost_log
+from pilotlight.targets.kubernetes.observe.diagnosis import (
+    Evidence,
+    explaining_container,
+    is_ready,
+    is_unschedulable,
+    without_lost_log,
+)
 from pilotlight.targets.kubernetes.preflight import has_autoscaler
 from pilotlight.targets.target import Key
 
@@ -104,8 +110,7 @@ def created(document: Document) -> str:
 
 def _nodes(cluster: Cluster, waiting: Iterable[Document]) -> tuple[Sequence[Document], Sequence[Document]]:
     """Return nodes and all pods if a pod is unschedulable; nothing without permission."""
-    conditions = [each for pod in waiting for each in (pod.get("status") or {}).get("conditions") or ()]
-    if not any(each.get("type") == "PodScheduled" and each.get("status") == "False" for each in conditions):
+    if not any(map(is_unschedulable, waiting)):
         return (), ()
     try:
         return cluster.list("v1", "Node"), cluster.list(*kinds.POD)

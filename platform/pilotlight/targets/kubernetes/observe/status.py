@@ -236,20 +236,15 @@ def _decision(snapshot: Snapshot, workload: str) -> str:
 
 
 def condition(document: Document, kind: str) -> str:
-    return str(_condition(document, kind).get("status") or "")
-
-
-def _condition(document: Document, kind: str) -> Mapping[str, Json]:
-    conditions = (document.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each.get("type") == kind), {})
+    return str(kinds.condition(document, kind).get("status") or "")
 
 
 def _condition_reason(document: Document, kind: str) -> str:
-    return str(_condition(document, kind).get("reason") or "")
+    return str(kinds.condition(document, kind).get("reason") or "")
 
 
 def _condition_message(document: Document, kind: str) -> str:
-    return str(_condition(document, kind).get("message") or "")
+    return str(kinds.condition(document, kind).get("message") or "")
 
 
 def condition_text(document: Document, kind: str) -> str:

@@ -4,7 +4,7 @@ A target does not plan: it applies a `Release` (the document and its manifests) 
 manifests, which are the `current` of the next plan.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -16,6 +16,7 @@ from pilotlight.k8s.manifest import Manifest
 Json = Any
 Key = tuple[str, str]  # namespace, name
 
+HEADING = "==> "  # before the lines of another replica
 NO_GATEWAY = "it is not behind the Pilotlight gateway"  # why a target of a cloud refuses what needs one
 STATUS_READ = "the control process reads the status of its replica"  # a step of ours before Ready
 
@@ -191,6 +192,16 @@ class Finding(Struct, frozen=True):
 class LogLine(Struct, frozen=True):
     replica: str
     line: str
+
+
+def with_headings(lines: Iterable[LogLine]) -> Iterator[str]:
+    """Yield the lines, with a heading like `tail` where another replica's begin."""
+    last = ""
+    for line in lines:
+        if last and line.replica != last:
+            yield f"{HEADING}{line.replica} <=="
+        last = line.replica
+        yield line.line
 
 
 class ServiceVerbs(Protocol):

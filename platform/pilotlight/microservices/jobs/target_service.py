@@ -36,14 +36,13 @@ from pilotlight.targets.local.supervisor.gpus import find_devices
 from pilotlight.targets.options import Option, check_missing, resolve_options
 from pilotlight.targets.programs import Programs
 from pilotlight.targets.secret_redaction import redact
-from pilotlight.targets.target import Key, ServiceStatus, Target
+from pilotlight.targets.target import HEADING, Key, ServiceStatus, Target
 from pilotlight.wire.unix_socket import SCHEME, is_unix
 
 if TYPE_CHECKING:
     from pilotlight.targets.kubernetes.target import KubernetesTarget
 
 TAIL: Final = 50
-HEADING: Final = "==> "  # of another replica's lines
 ACCEPT_S: Final = 60.0
 STOP_S: Final = 120.0  # its grace period, and what a daemon takes besides
 NAMESPACE: Final = Option("namespace", "Kubernetes namespace")

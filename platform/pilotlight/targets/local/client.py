@@ -39,6 +39,7 @@ from pilotlight.targets.target import (
     ServiceStatus,
     Share,
     UsageRow,
+    with_headings,
 )
 from pilotlight.wire.machine import user_name
 
@@ -157,15 +158,9 @@ class LocalTarget:
             return _decoded(response.read(), tuple[Finding, ...])
 
     def logs(self, key: Key, *, follow: bool, previous: bool, replica: str, tail: int) -> Iterator[str]:
-        """Yield log lines, with a heading like `tail` where another replica's lines begin."""
         self.status(key)
         parameters = query(follow=follow, previous=previous, replica=replica, tail=tail)
-        last = ""
-        for entry in self._lines(f"{path(key)}/logs{parameters}", LogLine):
-            if last and entry.replica != last:
-                yield f"==> {entry.replica} <=="
-            last = entry.replica
-            yield entry.line
+        return with_headings(self._lines(f"{path(key)}/logs{parameters}", LogLine))
 
     def events(self, key: Key | None, *, follow: bool) -> Iterator[Event]:
         where = f"{path(key)}/events" if key else "/api/v1/events"

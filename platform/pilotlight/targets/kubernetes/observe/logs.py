@@ -6,7 +6,6 @@ from its beginning.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event as Signal
 from threading import Thread
@@ -18,7 +17,7 @@ from pilotlight.k8s.names import LABEL_REVISION
 from pilotlight.targets.kubernetes import kinds
 from pilotlight.targets.kubernetes.client import Cluster
 from pilotlight.targets.kubernetes.observe.diagnosis import LOST_LOG, main_container
-from pilotlight.targets.target import Key
+from pilotlight.targets.target import Key, LogLine, with_headings
 
 Json = Any
 Document = Mapping[str, Json]
@@ -27,11 +26,8 @@ POLL_S: Final = 1.0  # until a new pod is noticed
 ENDED: Final = ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    pod: str
-    at: str  # fixed width: compares as text
-    text: str
+class Line(LogLine, frozen=True):
+    at: str = ""  # fixed width: compares as text
 
 
 def require_service(cluster: Cluster, key: Key) -> None:
@@ -48,15 +44,6 @@ def lines(cluster: Cluster, key: Key, *, follow: bool, previous: bool, replica: 
     if follow and not previous:
         return with_headings(_follow(cluster, key, replica, tail))
     return with_headings(line for pod in pods for line in _read(cluster, pod, previous=previous, tail=tail))
-
-
-def with_headings(lines: Iterator[Line]) -> Iterator[str]:
-    last = ""
-    for line in lines:
-        if last and line.pod != last:
-            yield f"==> {line.pod} <=="
-        last = line.pod
-        yield line.text
 
 
 def select_pods(pods: list[Document], replica: str) -> list[Document]:
@@ -95,7 +82,7 @@ def _read(
             line = written.decode(errors="replace")
             at, _, text = line.partition(" ")
             if at > after and not line.startswith(LOST_LOG):  # without a timestamp, it would compare as the latest
-                yield Line(metadata["name"], at, text)
+                yield Line(metadata["name"], text, at)
 
 
 def _follow(cluster: Cluster, key: Key, replica: str, tail: int) -> Iterator[Line]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.eventually import eventually
 
 from pilotlight_predictor.backends.python.source import UserModule
 from pilotlight_predictor.errors import LoadFailed
@@ -111,6 +112,25 @@ def test_it_is_forgotten_while_other_threads_import(source: Write) -> None:
         for number in range(50):
             sys.modules.pop(f"busy.m{number}", None)
     assert known == {name for name in sys.modules if name.startswith("pilotlight_models.")}
+
+
+def test_a_model_is_imported_while_the_import_of_another_waits(source: Write, tmp_path: Path) -> None:
+    text = f"""
+        import pathlib, time
+        folder, deadline = pathlib.Path({str(tmp_path)!r}), time.monotonic() + 20
+        (folder / "waits").touch()
+        while not (folder / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        IN_TIME = time.monotonic() < deadline
+    """
+    first: list[UserModule] = []
+    thread = threading.Thread(target=lambda: first.append(loaded(source(text))))
+    thread.start()
+    eventually((tmp_path / "waits").exists, "the import of the first model")
+    loaded(source("X = 1"))
+    (tmp_path / "go").touch()
+    thread.join()
+    assert first[0].module.IN_TIME
 
 
 def test_a_failing_import_is_told_with_the_users_own_frames(source: Write) -> None:

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from itertools import count
 from operator import attrgetter
@@ -45,6 +44,7 @@ class UserModule:
         self._package = f"{MODEL_PACKAGE}.n{next(_package_numbers)}"
         self._builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
         self._siblings: dict[str, bool] = {}
+        self._module: ModuleType | None = None
         self._users, self._lock = 1, threading.Lock()
         self._install()
 
@@ -52,10 +52,12 @@ class UserModule:
     def folders(self) -> Sequence[str]:
         return self._folders
 
-    @cached_property
+    @property
     def module(self) -> ModuleType:
         """The module of the file, imported with the first use. Raise LoadFailed if that fails."""
-        return self._imported(self.path.stem)
+        # No cached_property: before Python 3.12 it has one lock for the imports of all models.
+        self._module = self._module or self._imported(self.path.stem)
+        return self._module
 
     def pickled(self, module: str, name: str) -> Any:
         """Return a class or function that a pickle names, of the script that saved it (`__main__`) the one of the file.

@@ -56,6 +56,56 @@ class Joined(nn.Module):  # type: ignore[misc]
         return self.layer(torch.cat([a, b], 1))
 
 
+class Rated(nn.Module):  # type: ignore[misc]
+    """Words and numbers of one text, with code that runs or is skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 4), nn.Linear(9, 2)
+
+    def forward(self, numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        if words.dim() == 1:
+            words = words.unsqueeze(0)
+        return self.head(torch.cat([self.embed(words.reshape(words.shape[0], -1).long()).mean(1), numbers.float()], 1))
+
+
+class Bag(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.head = nn.EmbeddingBag(10, 4), nn.Linear(4, 2)
+
+    def forward(self, weights: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.bag(words) * weights)
+
+
+class Masked(nn.Module):  # type: ignore[misc]
+    """As of a language model: words, those that count, and what each is multiplied by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(input_ids) * scale.unsqueeze(2)
+        return self.head(hidden.masked_fill((attention_mask == 0).unsqueeze(2), 0.0).mean(1))
+
+
+class Coded(nn.Module):  # type: ignore[misc]
+    """A table of numbers, of which the first column is a code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 4), nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.embed(x[:, 0].long()), x[:, 1:]], 1))
+
+
+class Counts(nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(x, 10).sum(1)
+
+
 class Lenet(nn.Module):  # type: ignore[misc]
     """Layers in another order than `forward` has them, and a view that makes rows of an image that is too large."""
 
@@ -163,6 +213,33 @@ def test_a_network_that_flattens_images_takes_those_of_its_size(
     assert instance.run({given.name: tensor(np.zeros((2, *shape), "f4"))})["OUTPUT__0"].array.shape[0] == 2
     if instance.sample:  # the warm-up, which verifies it
         assert instance.run(instance.sample)["OUTPUT__0"].array.shape[0] == 1
+
+
+SEVERAL = {
+    "numbers": (Rated(), (np.ones((2, 5), "f4"), np.ones((2, 7), "i8")), ["FP32", "INT64"], False),
+    "weights": (Bag(), (np.ones((2, 4), "f4"), np.ones((2, 7), "i8")), ["FP32", "INT64"], True),
+    "mask": (
+        Masked(), (np.ones((2, 7), "i8"), np.ones((2, 7), "i8"), np.ones((2, 7), "f4")), ["INT64", "INT64", "FP32"],
+        True,
+    ),
+    "code": (Coded(), (np.ones((2, 3), "f4"),), ["FP32"], False),
+    "counts": (Counts(), (np.ones((2, 7), "i8"),), ["INT64"], True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["script", "trace", "freeze"])
+@pytest.mark.parametrize("name", list(SEVERAL))
+def test_the_graph_shows_which_arguments_are_indices(name: str, how: str, tmp_path: Path, spec: Any) -> None:
+    module, arrays, datatypes, runs = SEVERAL[name]
+    example = tuple(torch.from_numpy(array) for array in arrays)
+    script = torch.jit.trace(module.eval(), example) if how == "trace" else torch.jit.script(module.eval())
+    script = torch.jit.freeze(script) if how == "freeze" else script
+    script.save(tmp_path / "model.pt")
+    instance = backend.load(spec(tmp_path / "model.pt"))
+    assert [each.datatype for each in instance.inputs] == datatypes
+    assert bool(instance.sample) == (runs and (how != "freeze" or name != "weights"))  # frozen ones have no layers
+    values = {each.name: tensor(array) for each, array in zip(instance.inputs, arrays, strict=True)}
+    assert instance.run(values)["OUTPUT__0"].array.shape[0] == 2
 
 
 def test_what_cannot_be_derived_is_served_and_warned_about_with_a_configuration_to_start_from(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight_predictor.backends.torch.forward_signature import Argument, name_outputs
 from pilotlight_predictor.backends.torch.image_size import Fit, common_sizes, compare_sizes, find_size, rows_fit
+from pilotlight_predictor.backends.torch.index_arguments import index_arguments
 from pilotlight_predictor.backends.torch.tensors import dtype_of, from_torch
 from pilotlight_predictor.core.tensors import Shape, TensorSpec
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Specs = Sequence[TensorSpec]
+_Type = tuple[str, Shape]
 Call = Callable[[Mapping[str, Any]], Any]  # runs the module with CPU tensors, on its device and in its precision
 _LENGTHS: Final = (8, 12)
 _CANDIDATES: Final = 6  # layers' shapes per argument
@@ -25,6 +27,7 @@ _COMBINATIONS: Final = 64  # of candidates, for several arguments
 _LIMIT_S: Final = 5.0  # of all runs; a load that takes longer is worse than shapes that are not known
 _SCALAR: Final = ("INT64", (1,))
 _ROWS: Final = ("FP32", (-1, -1))  # of numbers, as /predict sends them
+_INDICES: Final = (("INT64", (-1, -1)), ("INT64", (-1,)))
 
 
 class Signature(NamedTuple):
@@ -45,18 +48,36 @@ def derive(module: Any, arguments: Sequence[Argument], call: Call) -> Signature:
     required = [argument for argument in arguments if argument.required]
     if not required or {argument.takes for argument in required} - {"tensor", "scalar"}:
         return Signature(sample={})
-    likely = list(islice(dict.fromkeys(_layer_shapes(module)), _CANDIDATES))
-    choices = [[_SCALAR] if argument.takes == "scalar" else likely for argument in required]
-    deadline = monotonic() + _LIMIT_S
+    likely, indices = list(islice(dict.fromkeys(_layer_shapes(module)), _CANDIDATES)), index_arguments(module)
+    choices = [_choices(argument, likely, indices) for argument in required]
+    deadline, partial = monotonic() + _LIMIT_S, None
     for shapes in islice(product(*choices), _COMBINATIONS):
         if monotonic() < deadline:
             inputs = [TensorSpec(argument.name, *shape) for argument, shape in zip(required, shapes, strict=True)]
-            if (found := _verify(inputs, call, deadline)) is not None:
+            found = _verify(inputs, call, deadline)
+            # Beside indices, one length that happens to fit a layer is not yet the length that they must have.
+            if found is not None and (not indices or found.inputs == inputs):
                 return found
-    guess = [choice[0] if choice and (len(required) == 1 or choice == [_SCALAR]) else _ROWS for choice in choices]
+            partial = partial or found
+    if partial is not None:
+        return partial
+    known = [len(required) == 1 or each.takes == "scalar" or each.name in (indices or ()) for each in required]
+    guess = [choice[0] if choice and sure else _ROWS for choice, sure in zip(choices, known, strict=True)]
     inputs = [TensorSpec(argument.name, *shape) for argument, shape in zip(required, guess, strict=True)]
     rows = _verify(inputs, call, deadline) if _ROWS in guess else None
     return rows or Signature(inputs, sample={})
+
+
+def _choices(argument: Argument, likely: Sequence[_Type], indices: frozenset[str] | None) -> Sequence[_Type]:
+    """Return what an argument may take, the likeliest first; `indices` are the arguments known to be integers."""
+    if argument.takes == "scalar":
+        return [_SCALAR]
+    if indices is None:
+        return likely
+    if argument.name in indices:
+        return _INDICES
+    numbers = sorted(likely, key=lambda each: each[0] == "INT64")
+    return [_ROWS, *numbers] if indices else numbers
 
 
 def sample_config(inputs: Specs) -> str:
@@ -85,7 +106,7 @@ def _layer_inputs(kind: str, layer: Any, own: "Mapping[str, torch.Tensor]") -> l
     datatype, size = "FP64" if str(weight.dtype) == "torch.float64" else "FP32", tuple(weight.shape)
     shapes: list[Shape] = [(-1, *size)]
     if "Embedding" in kind:
-        return [("INT64", (-1, -1)), ("INT64", (-1,))]
+        return list(_INDICES)
     if kind.startswith("Conv") and len(size) > 2:
         channels = size[0] if "Transpose" in kind else size[1] * getattr(layer, "groups", 1)
         free = (-1,) * (len(size) - 2)

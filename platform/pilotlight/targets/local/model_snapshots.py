@@ -262,8 +262,7 @@ def _files(source: Path) -> Iterator[tuple[str, Stat]]:
     Raise UsageError for a name that no document can carry, and for more than MAX_FILES.
     """
     base = _base(source)
-    companions = (path for path in base.iterdir() if is_companion(source, path.name))
-    paths = list(companions if source.is_file() else islice(_walk(source, frozenset()), MAX_FILES + 1))
+    paths = list(islice(_companions(source) if source.is_file() else _walk(source, frozenset()), MAX_FILES + 1))
     if len(paths) > MAX_FILES:  # links among a few folders make as many paths as they have orders
         message = f"storageUri: {base} has more than {MAX_FILES:,} files and folders, with links followed"
         raise UsageError(message, "set the folder of one model")
@@ -286,11 +285,25 @@ def is_companion(file: Path, name: str) -> bool:
     Those that begin with its name (weights of an ONNX model), the configuration and example of a model, and of a
     Python model, a pickle, or weights with their model.py, the other modules and the requirements.
     """
-    code = file.suffix in (".py", *WITH_CODE)
+    code = may_import(file)
     suffix = ".py" if code else ".data" if file.suffix == ".onnx" else None
     belongs = name.startswith((f"{file.stem}.", f"{file.stem}_"))
     named = (*COMPANIONS, *(REQUIREMENTS if code else ()))
     return name == file.name or belongs or name in named or Path(name).suffix == suffix
+
+
+def may_import(file: Path) -> bool:
+    """Return whether modules and packages beside a model file may be needed to load it."""
+    return file.suffix in (".py", *WITH_CODE)
+
+
+def _companions(file: Path) -> Iterator[Path]:
+    """Yield what is read beside a model file, with the packages that it may import, and the file itself."""
+    for path in file.parent.iterdir():
+        if is_companion(file, path.name):
+            yield path
+        elif may_import(file) and (path / "__init__.py").is_file():
+            yield from _walk(path, frozenset())
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:

@@ -233,10 +233,16 @@ def test_what_belongs_to_a_single_file_is_part_of_it(snapshots: ModelSnapshots, 
     folder.mkdir()
     for name in (file, "helper.py", "example.json", "model.weights", "notes.txt"):
         write(folder / name, name)
+    for name in ("words/__init__.py", "words/stems/en.json", "words/__pycache__/words.pyc", "data/rows.py"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        write(folder / name, name)
     pin = snapshots.pin(str(folder / file), snapshot=True)
-    assert set(pin.files) == {file, "helper.py", "example.json", "model.weights"}
+    package = {"words/__init__.py", "words/stems/en.json"}
+    assert set(pin.files) == {file, "helper.py", "example.json", "model.weights", *package}
     served = Path(snapshots.serving_path(pin, str(folder / file)))
     assert (served.parent / "helper.py").read_text() == "helper.py"
+    assert (served.parent / "words/stems/en.json").read_text() == "words/stems/en.json"
+    assert set(snapshots.digest(str(folder / "notes.txt")).files) == {"notes.txt", "example.json"}
     write(folder / "helper.py", "HELPER.PY")
     assert snapshots.digest(str(folder / file)).digest != pin.digest
 

@@ -6,14 +6,14 @@ No link in the source is followed. Links in a model's folder stay links; they ar
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count, islice
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Final
 
 from pilotlight.errors import UsageError
-from pilotlight.targets.local.model_snapshots import clone, disk_space, is_companion
+from pilotlight.targets.local.model_snapshots import clone, disk_space, is_companion, may_import
 
 MAX_FILES: Final = 10_000
 MAX_DEPTH: Final = 64  # each level holds a descriptor
@@ -41,15 +41,26 @@ def copy_model(model: Path, folder: Path, *, links_out: bool) -> Path:
             if target.is_file():
                 siblings = os.open(".", FILE, dir_fd=parent)
                 stack.callback(os.close, siblings)
-                for name in {name for name in os.listdir(siblings) if is_companion(model, name)} - {model.name}:
-                    if S_ISREG(os.lstat(name, dir_fd=siblings).st_mode):
+                for name in {*os.listdir(siblings)} - {model.name}:
+                    if _belongs(model, name, siblings):
                         _copy(name, siblings, folder / name, copied)
     except OSError as error:
         message = f"model_path = {model}, cannot be copied for the start: {error.strerror}"
         raise UsageError(message, "use regular files without links, and leave disk space for a copy") from None
     if not links_out:
-        check_links(target)
+        for each in (target, *(path for path in folder.iterdir() if path.is_dir() and path != target)):
+            check_links(each)
     return target
+
+
+def _belongs(model: Path, name: str, siblings: int) -> bool:
+    """Return whether a name beside a model file is a file or package that it is copied with; no link is."""
+    mode = os.lstat(name, dir_fd=siblings).st_mode
+    if not S_ISDIR(mode):
+        return S_ISREG(mode) and is_companion(model, name)
+    with suppress(OSError):
+        return may_import(model) and S_ISREG(os.lstat(f"{name}/__init__.py", dir_fd=siblings).st_mode)
+    return False
 
 
 def check_links(model: Path) -> None:

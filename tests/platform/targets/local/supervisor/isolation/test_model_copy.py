@@ -46,6 +46,19 @@ def test_a_file_is_copied_with_its_companions(model: Path, folder: Path) -> None
     assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.onnx.data", "config.pbtxt"}
 
 
+def test_a_file_is_copied_with_its_packages_unless_a_link_leads_out_of_them(model: Path, folder: Path) -> None:
+    for name in ("net.pt", "layers/__init__.py", "layers/deep/wide.py", "data/rows.csv"):
+        (model / name).parent.mkdir(exist_ok=True, parents=True)
+        (model / name).touch()
+    (model / "other").symlink_to("layers")
+    copy_model(model / "net.pt", folder, links_out=False)
+    assert {path.name for path in folder.iterdir()} == {"net.pt", "layers"}
+    assert (folder / "layers/deep/wide.py").exists()
+    (model / "layers/secret.py").symlink_to(model.parent.parent / "acme/model.onnx")
+    with pytest.raises(UsageError, match=r"layers/secret\.py is a link out of the model's folder"):
+        copy_model(model / "net.pt", folder.with_name("second"), links_out=False)
+
+
 @pytest.mark.parametrize("link", ["m", "m/1", "m/1/model.onnx"])
 def test_a_path_through_a_link_is_refused(model: Path, folder: Path, link: str) -> None:
     path = model.parent / link

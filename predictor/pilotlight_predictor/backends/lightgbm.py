@@ -5,18 +5,32 @@ all the rest of a cold start.
 """
 
 import ctypes
+import json
 import mmap
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec, first_line
-from pilotlight_predictor.backends.tabular import Features, TableInstance, numbers, open_library, thread_count
+from pilotlight_predictor.backends.tabular import (
+    CategoricalFeatures,
+    Categories,
+    Features,
+    TableInstance,
+    numbers,
+    open_library,
+    thread_count,
+)
 from pilotlight_predictor.core.tensors import Array
 from pilotlight_predictor.errors import LoadFailed
 
 _NAME_LENGTH: Final = 1024
+_PARAMETERS: Final = b"\nparameters:"
+_COLUMNS: Final = re.compile(rb"^\[categorical_feature: ([\d,]+)\]", re.MULTILINE)
+_CATEGORIES: Final = re.compile(rb"^pandas_categorical:(\[.*)", re.MULTILINE)
 # Instead of a log on stdout; failures are raised.
 _SILENT: Final = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda line: None)
 
@@ -75,7 +89,27 @@ def load(spec: LoadSpec) -> TableInstance:
         booster = Booster(_open(thread_count(spec)), str(spec.path), thread_count(spec))
     except ValueError as error:
         raise LoadFailed(f"{spec.path.name} is not a LightGBM model: {first_line(error)}") from None
-    return TableInstance(Features(spec.config.name, booster.width, booster.names), {"predict": booster.predict})
+    with spec.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        categories = read_categories(content[max(content.rfind(_PARAMETERS), 0) :], booster.names)
+    return TableInstance(_features(spec.config.name, booster, categories), {"predict": booster.predict})
+
+
+def read_categories(parameters: bytes, names: Sequence[str]) -> Categories:
+    """Return the categories of a model that was trained with a DataFrame, from the parameters at its end."""
+    indices, values = _COLUMNS.search(parameters), _CATEGORIES.search(parameters)
+    if indices is None or values is None:
+        return {}
+    try:
+        columns = [names[int(index)] for index in indices[1].split(b",")]
+        return dict(zip(columns, json.loads(values[1]), strict=True))
+    except (IndexError, TypeError, ValueError):  # it was edited, or has columns of both kinds
+        return {}
+
+
+def _features(model: str, booster: Booster, categories: Categories) -> Features:
+    if categories:
+        return CategoricalFeatures(model, booster.names, categories, unknown=True)
+    return Features(model, booster.width, booster.names)
 
 
 def check_complete(path: Path) -> None:

@@ -15,9 +15,19 @@ import numpy as np
 
 from pilotlight.wire.environments.install_command import install_command
 from pilotlight.wire.model_formats import SKOPS_TYPES
+from pilotlight_predictor.backends import lightgbm, xgboost
 from pilotlight_predictor.backends.base import LoadSpec, check_unpacked_memory, first_line, import_library
 from pilotlight_predictor.backends.python.source import UserModule
-from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, Texts, openmp_threads, thread_count
+from pilotlight_predictor.backends.tabular import (
+    CategoricalFeatures,
+    Categories,
+    Features,
+    Methods,
+    TableInstance,
+    Texts,
+    openmp_threads,
+    thread_count,
+)
 from pilotlight_predictor.backends.trusted_pickles import Find, find_named, finding, open_trusted
 from pilotlight_predictor.core.tensors import Array, TensorSpec, datatype_of
 from pilotlight_predictor.errors import LoadFailed
@@ -220,10 +230,23 @@ def _features(model: str, estimator: Any, parts: list[Any]) -> Features:
     if type(first).__name__.endswith("Vectorizer") and type(first).__name__ != "DictVectorizer":
         return Texts(model, 1)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    if categories := _categories(estimator, names):
+        return CategoricalFeatures(model, names, categories, unknown=hasattr(estimator, "booster_"))
     width = int(getattr(estimator, "n_features_in_", None) or len(names) or -1)
     choosers = [part for part in parts if hasattr(part, "transformers_")] if names else []
     texts = {names[column] if type(column) is int else column for part in choosers for column in _text_columns(part)}
     return Features(model, width, names, [name for name in names if name in texts], framed=bool(choosers))
+
+
+def _categories(estimator: Any, names: list[str]) -> Categories:
+    """Return the categories of an estimator of XGBoost or LightGBM, which takes their codes in a matrix."""
+    if hasattr(estimator, "get_booster"):
+        from xgboost.core import _LIB
+
+        return xgboost.read_categories(_LIB, estimator.get_booster().handle, names)
+    if hasattr(estimator, "booster_"):
+        return lightgbm.read_categories(estimator.booster_.model_to_string(num_iteration=1).encode(), names)
+    return {}
 
 
 def _text_columns(chooser: Any) -> Iterator[Any]:

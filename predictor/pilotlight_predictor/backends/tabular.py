@@ -19,6 +19,8 @@ from pilotlight_predictor.errors import BadRequest, LoadFailed
 
 MATRIX: Final = "input-0"  # as KServe calls it; clients may use any other name
 Methods = Mapping[str, Callable[[Any], Array]]
+Categories = Mapping[str, Sequence[Any]]  # by name of their column, in order of their codes
+_LISTED: Final = 10  # categories that an error names
 
 
 class Features:
@@ -33,6 +35,11 @@ class Features:
     ) -> None:  # fmt: skip
         self._model, self._width, self._names, self._texts = model, width, tuple(names), frozenset(texts)
         self._framed, self._datatype = framed, datatype
+
+    @property
+    def sample(self) -> Inputs | None:
+        """A row that the model takes; None: zeros do."""
+        return None
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -99,6 +106,54 @@ class Features:
         return pandas.DataFrame({name: _values(value) for name, value in columns.items()}, columns=list(self._names))
 
 
+class CategoricalFeatures(Features):
+    """Features of which some are categories, by name: the model gets a matrix, with their positions as codes.
+
+    A column of strings may have codes instead, as a matrix has. Missing values are NaN, or empty strings; so is a value
+    that is no category, if `unknown` are taken.
+    """
+
+    def __init__(
+        self, model: str, names: Sequence[str], categories: Categories, *, datatype: str = "FP64", unknown: bool = False
+    ) -> None:
+        super().__init__(model, len(names), names, datatype=datatype)
+        self._unknown, self._categories = unknown, {name: values for name, values in categories.items() if values}
+        self._named = {name for name, values in self._categories.items() if any(isinstance(v, str) for v in values)}
+
+    @property
+    def sample(self) -> Inputs | None:
+        import numpy as np
+
+        first = {name: np.array([[values[0]]]) for name, values in self._categories.items()}
+        known = {name: tensor(each.astype(str) if name in self._named else each) for name, each in first.items()}
+        return {spec.name: known.get(spec.name) or zeros(spec.datatype, (1, 1)) for spec in self.specs}
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        types = {name: "BYTES" if name in self._named else "FP64" for name in self._categories}
+        return [TensorSpec(name, types.get(name, self._datatype), (-1, 1)) for name in self._names]
+
+    def read(self, inputs: Inputs) -> Any:
+        return super().read({name: self._coded(name, value) for name, value in inputs.items()})
+
+    def _coded(self, name: str, value: Tensor) -> Tensor:
+        if name not in self._categories or (value.datatype == "BYTES") != (name in self._named):
+            return value
+        import numpy as np
+
+        named, nan = name in self._named, float("nan")
+        codes = {str(each) if named else each: code for code, each in enumerate(self._categories[name])}
+        known = {"": nan, **codes}
+        values = list(_values(Tensor(value.datatype, value.array.reshape(-1))))
+        for each in values:
+            if not self._unknown and each not in known and each == each:  # NaN is not
+                listed = ", ".join(map(repr, [*codes][:_LISTED])) + (", …" if len(codes) > _LISTED else "")
+                shown = repr(each) if named else f"{each:g}"
+                raise BadRequest(f"model '{self._model}': column '{name}' has {shown}, expected one of {listed}")
+        coded = np.array([known.get(each, nan) for each in values], np.float64)
+        return Tensor("FP64", coded.reshape(value.array.shape))
+
+
 class Texts(Features):
     """Input of a model of texts, such as a pipeline that begins with a vectorizer: one string per row."""
 
@@ -139,6 +194,7 @@ class TableInstance(TensorInstance):
     ) -> None:
         self._features, self._methods, self._default = features, methods, (next(iter(methods)),)
         self.inputs, self.outputs, self.quick = features.specs, _probe(features, methods, known or {}), quick
+        self.sample = features.sample
 
     def execute(self, batch: Sequence[InferRequest]) -> Sequence[Answer]:
         # Requests of one batch name the same outputs (models/input_validation.py).
@@ -158,7 +214,9 @@ class TableInstance(TensorInstance):
 
 def _probe(features: Features, methods: Methods, known: Mapping[str, TensorSpec]) -> list[TensorSpec]:
     """Return the outputs of the methods by calling them with a row of zeros; `known` where they reject it."""
-    row = {spec.name: zeros(spec.datatype, tuple(max(dim, 1) for dim in spec.shape)) for spec in features.specs}
+    row = features.sample or {
+        spec.name: zeros(spec.datatype, tuple(max(dim, 1) for dim in spec.shape)) for spec in features.specs
+    }
     specs = []
     for name, method in methods.items():
         try:

@@ -8,14 +8,26 @@ scikit-learn, which takes longer than all the rest of a cold start.
 import ctypes
 import json
 import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from pilotlight_predictor.backends.base import LoadSpec, first_line
-from pilotlight_predictor.backends.tabular import Features, Methods, TableInstance, numbers, open_library, thread_count
+from pilotlight_predictor.backends.tabular import (
+    CategoricalFeatures,
+    Categories,
+    Features,
+    Methods,
+    TableInstance,
+    numbers,
+    open_library,
+    thread_count,
+)
 from pilotlight_predictor.core.tensors import Array
 from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.observability.logs import log
 
 _SOURCE: Final = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # time, file and line before a message
 _MATRIX: Final = b'{"missing": NaN, "nthread": 1}'
@@ -55,10 +67,20 @@ class Booster:
 
     @property
     def names(self) -> list[str]:
+        return self._feature_info(b"feature_name")
+
+    @property
+    def types(self) -> list[str]:
+        """Types of the features; `c` is a category. Empty if the file has none."""
+        return self._feature_info(b"feature_type")
+
+    @property
+    def categories(self) -> Categories:
+        return read_categories(self._library, self._handle, self.names)
+
+    def _feature_info(self, field: bytes) -> list[str]:
         count, texts = ctypes.c_uint64(), ctypes.POINTER(ctypes.c_char_p)()
-        self._call(
-            "XGBoosterGetStrFeatureInfo", self._handle, b"feature_name", ctypes.byref(count), ctypes.byref(texts)
-        )
+        self._call("XGBoosterGetStrFeatureInfo", self._handle, field, ctypes.byref(count), ctypes.byref(texts))
         return [texts[index].decode() for index in range(count.value)]
 
     def predict(self, table: Array) -> Array:
@@ -89,11 +111,52 @@ def load(spec: LoadSpec) -> TableInstance:
         booster = Booster(_open(thread_count(spec)), spec.path.read_bytes(), thread_count(spec))
     except ValueError as error:
         raise LoadFailed(f"{spec.path.name} is not an XGBoost model for this version: {first_line(error)}") from None
-    features = Features(spec.config.name, booster.width, booster.names, datatype="FP32")
-    instance = TableInstance(features, _methods(booster))
+    instance = TableInstance(_features(spec, booster), _methods(booster))
     if len(instance.outputs) > 1:  # of a classifier; its file has the number of classes, which are 0, 1, …
         instance.labels = {"predict_proba": [str(label) for label in range(instance.outputs[1].shape[-1])]}
     return instance
+
+
+def read_categories(library: Any, booster: ctypes.c_void_p, names: Sequence[str]) -> Categories:
+    """Return the categories of a booster's features; none if XGBoost before 3.1 is here or has saved the model."""
+    categories, text, width = ctypes.c_void_p(), ctypes.c_char_p(), ctypes.c_uint64()
+    library.XGBoosterGetNumFeature(booster, ctypes.byref(width))  # completes a booster that was unpickled
+    export = getattr(library, "XGBoosterGetCategoriesExportToArrow", None)
+    if export is None or export(booster, None, ctypes.byref(categories), ctypes.byref(text)):
+        return {}
+    try:
+        features = json.loads(text.value or b"[]") or []
+        return {name: _read_values(each) for name, each in zip(names, features, strict=False) if each}
+    finally:
+        library.XGBCategoriesFree(categories)
+
+
+def _read_values(feature: Mapping[str, Any]) -> list[Any]:
+    """Copy categories out of memory of the library: numbers, or strings as Arrow has them, joined, with offsets."""
+    if "offsets" not in feature:
+        return list(_copy(feature).tolist())
+    text, ends = _copy(feature["values"]).tobytes(), _copy(feature["offsets"]).tolist()
+    return [text[start:end].decode() for start, end in pairwise(ends)]
+
+
+def _copy(interface: Mapping[str, Any]) -> Array:
+    """Return a copy of the memory that an `__array_interface__` describes."""
+    dtype, (size,) = np.dtype(interface["typestr"]), interface["shape"]
+    return np.frombuffer(ctypes.string_at(interface["data"][0], size * dtype.itemsize), dtype)
+
+
+def _features(spec: LoadSpec, booster: Booster) -> Features:
+    names, categories = booster.names, booster.categories
+    if categories:
+        return CategoricalFeatures(spec.config.name, names, categories, datatype="FP32")
+    if "c" in booster.types:
+        columns = ", ".join(name for name, kind in zip(names, booster.types, strict=False) if kind == "c")
+        message = (
+            f"{spec.path.name} does not have the categories of {columns or 'its features'}, so they are read as codes:"
+            " to send values, train the model with a DataFrame and save it by XGBoost 3.1 or newer"
+        )
+        log("model.no_categories", message, level="WARNING", model=spec.config.name)
+    return Features(spec.config.name, booster.width, names, datatype="FP32")
 
 
 def _open(threads: int) -> Any:

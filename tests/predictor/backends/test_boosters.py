@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.predictor.backends.tables import answer, specs
+from tests.predictor.backends.tables import answer, dumped, specs
 
-from pilotlight_predictor.backends import catboost, lightgbm, xgboost
+from pilotlight_predictor.backends import catboost, lightgbm, sklearn, xgboost
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.errors import LoadFailed
+from pilotlight_predictor.core.requests import InferRequest
+from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.protocols.v1_codec import decode_predict
 from pilotlight_predictor.repository.model_config import ModelConfig
 
 
@@ -82,6 +84,99 @@ def test_a_lightgbm_file_cannot_write_past_the_results_or_end_the_process(tmp_pa
         lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
     (tmp_path / "model.txt").write_text(text.replace("sepal", "sepäl" * 400), "utf-8")  # longer than the buffer
     lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
+
+
+@pytest.fixture(scope="module")
+def colors() -> Any:
+    """A table with categories of strings and of numbers, which are no codes."""
+    import pandas as pd
+
+    random = np.random.default_rng(0)
+    columns = {"size": random.normal(size=200), "color": random.choice(["red", "green", "blue"], 200)}
+    frame = pd.DataFrame({**columns, "grade": random.choice([3, 5, 7], 200)})
+    frame = frame.astype({"color": "category", "grade": "category"})
+    return frame, ((frame["color"] == "red") ^ (frame["grade"] == 5) ^ (frame["size"] > 0)).astype(int)
+
+
+def fitted(library: str, colors: Any) -> Any:
+    frame, y = colors
+    if library == "xgboost":
+        from xgboost import XGBClassifier
+
+        return XGBClassifier(n_estimators=5, max_depth=3, enable_categorical=True).fit(frame, y)
+    from lightgbm import LGBMClassifier
+
+    return LGBMClassifier(n_estimators=5, min_child_samples=5, verbose=-1).fit(frame, y)
+
+
+@pytest.mark.parametrize("name", ["xgb.json", "xgb.ubj", "xgb.joblib", "lgb.txt", "lgb.joblib"])
+def test_categories_are_values_by_column_and_codes_in_a_matrix(tmp_path: Path, colors: Any, name: str) -> None:
+    frame, library = colors[0][::9], "xgboost" if name[0] == "x" else "lightgbm"
+    model, path = fitted(library, colors), tmp_path / name
+    expected = model.predict_proba(frame)[:, 1]
+    if path.suffix == ".joblib":
+        instance = sklearn.load(dumped(path, model))
+    elif library == "xgboost":
+        model.save_model(path)
+        instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+    else:
+        model.booster_.save_model(path)
+        instance = lightgbm.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
+    given = [(each.name, each.datatype, each.shape) for each in instance.inputs]
+    number = "FP32" if path.suffix in (".json", ".ubj") else "FP64"
+    assert given == [("size", number, (-1, 1)), ("color", "BYTES", (-1, 1)), ("grade", "FP64", (-1, 1))]
+    output = instance.outputs[-1].name
+    columns = {
+        "size": frame["size"], "color": [each.encode() for each in frame["color"]], "grade": frame["grade"].astype(int)
+    }  # fmt: skip
+
+    def scores(**inputs: Any) -> Any:
+        return np.array(answer(instance, output, **inputs)[output]).reshape(len(frame), -1)[:, -1]
+
+    assert np.allclose(scores(**columns), expected)
+    rows = [
+        {"size": float(size), "color": color, "grade": int(grade)}
+        for size, color, grade in zip(frame["size"], frame["color"], frame["grade"], strict=True)
+    ]
+    (reply,) = instance.execute([decode_predict("m", 1, {"instances": rows}, instance.inputs, batched=True).request])
+    by_column = answer(instance, **columns)
+    assert {name: value.array.tolist() for name, value in reply.items()} == by_column
+    codes = frame.assign(color=frame["color"].cat.codes, grade=frame["grade"].cat.codes).to_numpy(float)
+    assert np.allclose(scores(x=codes), expected)
+    assert np.allclose(scores(**{**columns, "color": codes[:, 1]}), expected)
+    missing = frame.assign(color=frame["color"].where(frame["color"].isna()))
+    assert np.allclose(scores(**{**columns, "color": [b""] * len(frame)}), model.predict_proba(missing)[:, 1])
+    assert instance.execute([InferRequest("m", instance.sample)])  # the warm-up: zero is no grade
+
+
+def test_a_value_that_is_no_category_is_refused_by_xgboost_and_missing_for_lightgbm(
+    tmp_path: Path, colors: Any
+) -> None:
+    row = {"size": [0.1], "color": [b"pink"], "grade": [5]}
+    by_xgboost = sklearn.load(dumped(tmp_path / "xgb.joblib", fitted("xgboost", colors)))
+    with pytest.raises(BadRequest, match="column 'color' has 'pink', expected one of 'blue', 'green', 'red'"):
+        answer(by_xgboost, **row)
+    with pytest.raises(BadRequest, match="column 'grade' has 4, expected one of 3, 5, 7"):
+        answer(by_xgboost, **{**row, "color": [b"red"], "grade": [4]})
+    with pytest.raises(BadRequest, match="column 'grade' is BYTES, expected numbers"):
+        answer(by_xgboost, **{**row, "color": [b"red"], "grade": [b"5"]})
+    by_lightgbm = sklearn.load(dumped(tmp_path / "lgb.joblib", fitted("lightgbm", colors)))
+    assert answer(by_lightgbm, **row) == answer(by_lightgbm, **{**row, "color": [b""]})
+
+
+def test_categories_that_a_file_of_xgboost_lacks_are_codes_and_warned_about(
+    tmp_path: Path, colors: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    import xgboost as library
+
+    frame, y = colors
+    codes = frame.assign(color=frame["color"].cat.codes, grade=frame["grade"].cat.codes).to_numpy(float)
+    matrix = library.DMatrix(codes, y, feature_names=[*frame], feature_types=["float", "c", "c"])
+    library.train({"max_depth": 3}, matrix, 3).save_model(tmp_path / "model.json")
+    with caplog.at_level("WARNING", logger="pilotlight"):
+        instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.json", tmp_path))
+    assert "model.json does not have the categories of color, grade, so they are read as codes" in caplog.text
+    assert specs(instance)[0] == [("input-0", "FP32", (-1, 3))]
 
 
 def test_catboost_takes_its_categories_as_strings(tmp_path: Path, data: Any) -> None:

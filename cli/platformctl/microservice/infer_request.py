@@ -9,7 +9,8 @@ import json
 import mimetypes
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from pilotlight.microservices.registry.model_kinds import ModelRequest, Paramete
 from pilotlight.microservices.registry.records import Entry, PlatformStatus
 from platformctl import output
 from platformctl.microservice import chat_fields, health_findings, shared_options
+from platformctl.microservice.shared_options import ReadStatus
 
 
 def all_fields() -> dict[str, Parameter]:
@@ -158,47 +160,44 @@ def _inline_media(reference: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def wait_for_model(job_id: str, entry: Entry, max_wait_s: float) -> None:
-    """Return once the model is loaded."""
+@contextmanager
+def _ready_route(job_id: str, entry: Entry, max_wait_s: float) -> Iterator[tuple[str, ReadStatus, client.Wait]]:
+    """Wait for the route; yield its URL with what else a wait for the model needs."""
     target, ticker = shared_options.platform_of(entry), output.ProgressLog()
-    with target.open_route(job_id, entry) as url, shared_options.hints_for(job_id):
+    wait = client.Wait(max_wait_s, lambda message: ticker.log("loading", shared_options.redacted(message)))
+
+    def read_status() -> PlatformStatus:
+        return target.status(job_id, entry)
+
+    with shared_options.hints_for(job_id):
         try:
-            client.wait_for_model(
-                url, lambda: target.status(job_id, entry), max_wait_s=max_wait_s, report=_reporter(ticker)
-            )
+            with client.open_route(lambda: target.open_route(job_id, entry), read_status, wait) as url:
+                yield url, read_status, wait
         finally:
             ticker.close()
 
 
-def _reporter(ticker: output.ProgressLog) -> Callable[[str], None]:
-    return lambda message: ticker.log("loading", shared_options.redacted(message))
+def wait_for_model(job_id: str, entry: Entry, max_wait_s: float) -> None:
+    """Return once the model is loaded."""
+    with _ready_route(job_id, entry, max_wait_s) as (url, read_status, wait):
+        client.wait_for_model(url, read_status, wait)
 
 
 def infer(
     job_id: str, entry: Entry, request: Mapping[str, Any], tensors: bool, timeout: float, max_wait_s: float
 ) -> client.ChatResponse:
     """Send a chat or V2 tensor request; waits while the model loads."""
-    target, ticker = shared_options.platform_of(entry), output.ProgressLog()
-    report = _reporter(ticker)
-
-    def read_status() -> PlatformStatus:
-        return target.status(job_id, entry)
-
-    with target.open_route(job_id, entry) as url, shared_options.hints_for(job_id):
+    send = partial(client.post, client.TENSORS if tensors else client.PATH)
+    with _ready_route(job_id, entry, max_wait_s) as (url, read_status, wait):
         try:
             if tensors:  # only chat responses tell a loading model from a failed one
-                client.wait_for_model(url, read_status, max_wait_s=max_wait_s, report=report)
-            send = partial(client.post, client.TENSORS if tensors else client.PATH)
-            reply = client.send_chat(
-                url, request, read_status, timeout=timeout, max_wait_s=max_wait_s, report=report, send=send
-            )
+                client.wait_for_model(url, read_status, wait)
+            reply = client.send_chat(url, request, read_status, wait, timeout=timeout, send=send)
             health_findings.clear(job_id, health_findings.REFUSED)
             return reply
         except UsageError as error:
             health_findings.record(job_id, shared_options.redacted(str(error).removeprefix(client.REFUSED)))
             raise shared_options.explain_refusal(url, job_id, error) from None
-        finally:
-            ticker.close()
 
 
 def message_content(document: Any) -> str:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,14 +125,10 @@ class Runner:
             entry = launcher.start(job, target, registry(self._environ))
             self._job_folder.save_entry(entry)
             registry(self._environ).remove(job.id)  # no other client uses it, or stops it as the latest
-            with target.open_route(self._batch.id, entry) as url:
-                client.wait_for_model(
-                    url,
-                    lambda: target.status(self._batch.id, entry),
-                    max_wait_s=LOAD_S,
-                    report=lambda message: self._update(message=message),
-                    sleep=self._pause,
-                )
+            wait = client.Wait(LOAD_S, lambda message: self._update(message=message), sleep=self._pause)
+            read_status = partial(target.status, self._batch.id, entry)
+            with client.open_route(partial(target.open_route, self._batch.id, entry), read_status, wait) as url:
+                client.wait_for_model(url, read_status, wait)
                 yield url.rstrip("/")
         except (Interrupted, PlatformError) as error:
             broke = isinstance(error, Interrupted) and not self._job_folder.cancelled

@@ -1,19 +1,21 @@
-"""HTTP client of a running microservice: chat requests, retried while the model loads, and single V2 requests.
+"""HTTP client of a running microservice: its route, chat requests, and single V2 requests.
 
-`classify` maps status and error type to a verdict; `send_chat` has the effects, with clock and sleep as arguments.
-Where the container is unreachable, its platform status is read, so that a terminated one is not waited for. Blocking.
+`classify` maps status and error type to a verdict; `open_route` and `send_chat` have the effects: both retry while the
+model loads, within one `Wait`. Where the container is unreachable, its platform status is read, so that a terminated
+one is not waited for. Blocking.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from pilotlight.contract import TASK_NOT_SUPPORTED
-from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.microservices.registry.container_command import MODEL_NAME
 from pilotlight.microservices.registry.records import PlatformStatus
 from pilotlight.wire.http_client import FAILURES, HttpClient, HttpReply, decode_json
@@ -87,16 +89,47 @@ def _error(document: Any) -> Mapping[str, Any]:
     return error if isinstance(error, dict) else {"message": str(error)}
 
 
+class Wait:
+    """Time for a microservice to become ready, from now on: its route and its model share it."""
+
+    def __init__(
+        self, max_wait_s: float = 600.0, report: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._max_wait_s, self._report, self._clock, self._sleep = max_wait_s, report, clock, sleep
+        self._end = clock() + max_wait_s
+
+    def pause(self, message: str, seconds: float = PAUSE_S) -> None:
+        """Report why it is not ready, and sleep. Raise TimedOut if the time would be over then."""
+        if self._clock() + seconds > self._end:
+            raise TimedOut(f"it was not ready within {self._max_wait_s:g} s: {message}", "wait longer: --wait SECONDS")
+        self._report(message)
+        self._sleep(seconds)
+
+
+@contextmanager
+def open_route(
+    open_once: Callable[[], AbstractContextManager[str]], get_platform_status: Callable[[], PlatformStatus], wait: Wait
+) -> Iterator[str]:
+    """Yield the URL. NotFound is retried until the job has ended: a port-forward needs a pod that is ready."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                url = stack.enter_context(open_once())
+                break
+            except NotFound as error:
+                message = _not_listening_reason(get_platform_status(), str(error))
+            wait.pause(message)
+        yield url
+
+
 def send_chat(
-    url: str, body: Mapping[str, Any], get_platform_status: Callable[[], PlatformStatus], *,
-    timeout: float = MIN_TIMEOUT_S, max_wait_s: float = 600.0, report: Callable[[str], None] = lambda _: None,
-    send: "Send | None" = None, clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    url: str, body: Mapping[str, Any], get_platform_status: Callable[[], PlatformStatus], wait: Wait, *,
+    timeout: float = MIN_TIMEOUT_S, send: "Send | None" = None,
     settled: Callable[[Verdict], bool] = lambda verdict: verdict.kind == "answer",
 ) -> ChatResponse:  # fmt: skip
-    """Return the response. `max_wait_s` bounds the wait for the model, `timeout` one response."""
+    """Return the response. `wait` bounds the wait for the model, `timeout` one response."""
     check_timeout(timeout)
-    end = clock() + max_wait_s
     while True:
         try:
             response = (send or post_chat)(url, body, timeout)
@@ -111,23 +144,22 @@ def send_chat(
             retry_after = response.headers.get("retry-after", "")
             seconds = float(retry_after) if retry_after.isdigit() else 0.0
             message, pause = verdict.message, min(seconds, MAX_PAUSE_S) or PAUSE_S
-        if clock() + pause > end:
-            raise TimedOut(f"it was not ready within {max_wait_s:g} s: {message}", "wait longer: --wait SECONDS")
-        report(message)
-        sleep(pause)
+        wait.pause(message, pause)
 
 
-def _not_listening_reason(status: PlatformStatus) -> str:
+def _not_listening_reason(status: PlatformStatus, unknown: str = "it is not listening yet") -> str:
     """Return why it is not listening yet. Raise where it has ended."""
     if status.state in ENDED:
         reason = f": {status.reason}" if status.reason else ""
         raise PlatformError(f"it is no longer running, it is {status.state}{reason}", LOGS) from None
-    return status.reason or "it is not listening yet"
+    return status.reason or unknown
 
 
-def wait_for_model(url: str, get_platform_status: Callable[[], PlatformStatus], **options: Any) -> None:
-    """Wait until the model serves: it rejects a request without messages. `options`: those of `send_chat`."""
-    send_chat(url, PROBE, get_platform_status, settled=is_serving, **options)
+def wait_for_model(
+    url: str, get_platform_status: Callable[[], PlatformStatus], wait: Wait, send: "Send | None" = None
+) -> None:
+    """Wait until the model serves: it rejects a request without messages."""
+    send_chat(url, PROBE, get_platform_status, wait, send=send, settled=is_serving)
 
 
 def is_serving(verdict: Verdict) -> bool:

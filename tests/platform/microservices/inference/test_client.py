@@ -3,12 +3,13 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from pilotlight.errors import PlatformError, TimedOut, UsageError
+from pilotlight.errors import NotFound, PlatformError, TimedOut, UsageError
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.inference.client import ChatResponse, Verdict
 from pilotlight.microservices.registry.records import PlatformStatus
@@ -73,7 +74,7 @@ class Clock:
 
 
 def asked(
-    replies: list[ChatResponse | Exception], seen: PlatformStatus = RUNNING, **more: Any
+    replies: list[ChatResponse | Exception], seen: PlatformStatus = RUNNING, max_wait_s: float = 600.0, **more: Any
 ) -> tuple[ChatResponse, Clock, list[str]]:
     clock, said, left = Clock(), list[str](), iter(replies)
 
@@ -83,17 +84,8 @@ def asked(
             raise found
         return found
 
-    reply = client.send_chat(
-        "http://x",
-        BODY,
-        lambda: seen,
-        send=send,
-        clock=lambda: clock.now,
-        sleep=clock.sleep,
-        report=said.append,
-        **more,
-    )
-    return reply, clock, said
+    wait = client.Wait(max_wait_s, said.append, lambda: clock.now, clock.sleep)
+    return client.send_chat("http://x", BODY, lambda: seen, wait, send=send, **more), clock, said
 
 
 def test_it_is_asked_again_while_it_loads_as_soon_as_it_says() -> None:
@@ -128,10 +120,62 @@ def test_less_than_five_minutes_for_an_answer_are_refused() -> None:
 @pytest.mark.parametrize("status", [400, 404, 500])
 def test_a_model_is_there_once_its_server_judges_a_request(status: int) -> None:
     replies = iter([ChatResponse(202, {}, {}), ChatResponse(status, {}, {})])
-    client.wait_for_model(
-        "http://x", lambda: PlatformStatus("running"), send=lambda *_: next(replies), sleep=lambda _: None
-    )
+    client.wait_for_model("http://x", lambda: RUNNING, client.Wait(sleep=lambda _: None), lambda *_: next(replies))
     assert next(replies, None) is None
+
+
+NO_POD = NotFound("the Service iris has no reachable address and no ready pod")
+
+
+class Routes:
+    """Routes of a platform: each attempt takes the next of `results`; notes those that are closed."""
+
+    def __init__(self, *results: str | PlatformError) -> None:
+        self.left, self.closed = list(results), list[str]()
+
+    @contextmanager
+    def open(self) -> Iterator[str]:
+        result = self.left.pop(0)
+        if isinstance(result, PlatformError):
+            raise result
+        yield result
+        self.closed.append(result)
+
+
+def test_a_route_is_opened_again_until_a_pod_is_ready_within_the_time_of_its_model() -> None:
+    clock, said, routes = Clock(), list[str](), Routes(NO_POD, NO_POD, "http://x")
+    statuses = iter([PlatformStatus("pending", reason="pulling its image"), RUNNING])
+    wait = client.Wait(10, said.append, lambda: clock.now, clock.sleep)
+    with client.open_route(routes.open, lambda: next(statuses), wait) as url:
+        assert (url, routes.closed) == ("http://x", [])
+        assert clock.pauses == [client.PAUSE_S, client.PAUSE_S]
+        assert said == ["pulling its image", str(NO_POD)]
+        loading = ChatResponse(202, {"retry-after": "7"}, error("model_loading", "loading"))
+        with pytest.raises(TimedOut, match="not ready within 10 s: loading"):
+            client.wait_for_model(url, lambda: RUNNING, wait, lambda *_: loading)
+    assert routes.closed == ["http://x"]
+
+
+def opened(*results: str | PlatformError, status: PlatformStatus = RUNNING) -> str:
+    clock = Clock()
+    wait = client.Wait(10, clock=lambda: clock.now, sleep=clock.sleep)
+    with client.open_route(Routes(*results).open, lambda: status, wait) as url:
+        return url
+
+
+def test_a_route_that_never_opens_is_waited_for_no_longer_than_its_model() -> None:
+    with pytest.raises(TimedOut, match=r"not ready within 10 s: .* no ready pod"):
+        opened(*[NO_POD] * 9)
+
+
+def test_no_route_is_waited_for_once_the_job_has_ended() -> None:
+    with pytest.raises(PlatformError, match="it is failed: out of memory"):
+        opened(NO_POD, "http://x", status=PlatformStatus("failed", reason="out of memory"))
+
+
+def test_a_route_that_is_not_permitted_is_not_tried_again() -> None:
+    with pytest.raises(PlatformError, match="not permitted"):
+        opened(PlatformError("not permitted"), "http://x")
 
 
 class Handler(BaseHTTPRequestHandler):

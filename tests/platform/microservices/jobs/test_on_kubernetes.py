@@ -6,6 +6,7 @@ The same platform runs the contract on a real cluster in tests/cluster.
 import io
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace as changed
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from tests.judges.verdict import assert_valid
 from tests.platform.targets.kubernetes.fake_cluster import PaperCluster, named
 
-from pilotlight.errors import PlatformError
+from pilotlight.errors import PlatformError, TimedOut
 from pilotlight.microservices.inference import client
 from pilotlight.microservices.jobs import launcher
 from pilotlight.microservices.jobs.service_document import service_document
@@ -27,6 +28,7 @@ from pilotlight.plan.types import Capabilities
 from pilotlight.release.apply import ReleaseRequest, prepare
 from pilotlight.release.plan_and_render import Sources, read
 from pilotlight.targets.kubernetes.target import KubernetesTarget
+from platformctl.microservice import infer_request
 
 SECRET = "hf_planted-value-that-nobody-may-see"
 ENVIRON = {"HF_TOKEN": SECRET, "IMAGE_COSMOS_PREDICT25": "registry.example/predict:1"}
@@ -244,19 +246,58 @@ def service(name: str, **fields: Any) -> dict[str, Any]:
     return named("v1", "Service", "team", name, metadata=metadata, spec={"clusterIP": "None", "ports": ports}, **fields)
 
 
+READY_POD = named(
+    "discovery.k8s.io/v1", "EndpointSlice", "team", "s", metadata={"labels": {"kubernetes.io/service-name": NAME}},
+    ports=[{"name": "http", "port": 8080}], endpoints=[{"targetRef": {"kind": "Pod", "name": f"{WORKLOAD}-0"}}],
+)  # fmt: skip
+
+
 def test_where_no_address_answers_requests_go_through_a_port_forward() -> None:
-    target = {"kind": "Pod", "name": f"{WORKLOAD}-0"}
-    slices = named(
-        "discovery.k8s.io/v1", "EndpointSlice", "team", "s", metadata={"labels": {"kubernetes.io/service-name": NAME}},
-        ports=[{"name": "http", "port": 8080}], endpoints=[{"targetRef": target}],
-    )  # fmt: skip
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        with PaperCluster(STATEFUL_SET, service(NAME), slices) as paper:
+        with PaperCluster(STATEFUL_SET, service(NAME), READY_POD) as paper:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             paper.ports[8080] = server.server_address[1]
             with on(paper).open_route(JOB_ID, ENTRY) as url:
                 assert client.post_chat(url, client.PROBE, 60.0).status == 202
         server.shutdown()
+
+
+def test_a_port_forward_waits_until_its_pod_is_ready() -> None:
+    reasons: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        with PaperCluster(STATEFUL_SET, service(NAME), pod(phase="Pending")) as paper:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            paper.ports[8080], place = server.server_address[1], on(paper)
+            wait = client.Wait(60.0, reasons.append, sleep=lambda _: paper.objects.append(READY_POD))
+            with client.open_route(
+                lambda: place.open_route(JOB_ID, ENTRY), lambda: place.status(JOB_ID, ENTRY), wait
+            ) as url:
+                assert client.post_chat(url, client.PROBE, 60.0).status == 202
+        server.shutdown()
+    assert len(reasons) == 1
+    assert "is starting" in reasons[0]
+
+
+def infer_at_once(max_wait_s: float) -> None:
+    infer_request.infer(JOB_ID, ENTRY, client.PROBE, False, client.MIN_TIMEOUT_S, max_wait_s)
+
+
+def start_and_wait(max_wait_s: float) -> None:
+    infer_request.wait_for_model(JOB_ID, ENTRY, max_wait_s)
+
+
+@pytest.mark.parametrize("verb", [infer_at_once, start_and_wait])
+def test_the_verbs_wait_for_the_pod_too(
+    verb: Callable[[float], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PaperCluster(STATEFUL_SET, service(NAME), pod(phase="Running", containerStatuses=state(running={}))) as paper:
+        cluster = {"name": "paper", "cluster": {"server": f"http://127.0.0.1:{paper.port}"}}
+        context = {"name": "paper", "context": {"cluster": "paper", "user": ""}}
+        kubeconfig = {"current-context": "paper", "clusters": [cluster], "contexts": [context], "users": []}
+        (tmp_path / "config").write_text(json.dumps(kubeconfig))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        with pytest.raises(TimedOut, match=r"not ready within 1 s: .* no ready pod"):
+            verb(1.0)
 
 
 def test_the_address_of_its_load_balancer_is_preferred() -> None:

@@ -60,14 +60,16 @@ class Cluster:
         return name
 
     def platformctl(
-        self, namespace: str, *words: str, text: str | None = None, target: str = "kubernetes"
-    ) -> subprocess.CompletedProcess[str]:
+        self, namespace: str, *words: str, text: str | None = None, target: str = "kubernetes",
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """The command line as a person would use it; its exit code is the test's to judge."""
         own = {"KUBECONFIG": str(self.kubeconfig), "PILOTLIGHT_TARGET": target, "PILOTLIGHT_NAMESPACE": namespace}
         command = [str(Path(sys.executable).parent / "platformctl"), *words]
         return subprocess.run(
-            command, env={**os.environ, **own}, input=text, capture_output=True, text=True, check=False, timeout=300
-        )
+            command, env={**os.environ, **own}, input=text, capture_output=True, text=True, check=False, timeout=300,
+            cwd=cwd,
+        )  # fmt: skip
 
     def ask(
         self, host: str, path: str = "/", body: Json = None, *, method: str = "",

@@ -74,7 +74,7 @@ def test_a_raw_service_answers_through_its_gateway(cluster: Cluster, namespace: 
     with open_route(ours, f"http://{raw}", namespace) as way:
         seconds_until(lambda: probe(way, "/v2/health/ready") == "", "the route answers")
         assert answer(way, "plain") == 0
-        assert "answers 404" in probe(way, "/v2/models/other")
+        assert "returned 404" in probe(way, "/v2/models/other")
 
 
 def test_the_gateways_pods_are_found_for_a_port_forward(cluster: Cluster, namespace: str, raw: str) -> None:

@@ -63,14 +63,16 @@ def test_what_the_readme_says_about_clusters_works_as_it_stands_there(
 ) -> None:
     section = (ROOT / "README.md").read_text().partition("\n## The same on Kubernetes\n")[2].partition("\n## ")[0]
     typed = re.findall(r"^\$ platformctl (.*?)(?: +#.*)?$", section, re.MULTILINE)
-    assert [words.split()[0] for words in typed] == ["doctor", "deploy", "canary"]
+    assert [words.split()[0] for words in typed] == ["doctor", "init", "deploy", "canary"]
     typed += ["infer iris --data '[5.1, 3.5, 1.4, 0.2]'", "canary promote iris", "delete iris"]
-    (tmp_path / "service.yaml").write_text(first())
     (tmp_path / "new.yaml").write_text(first("640Mi"))
+    service = tmp_path / "service.yaml"
     for command in typed:
-        words = [str(tmp_path / word) if word.endswith(".yaml") else word for word in shlex.split(command)]
-        done = cluster.platformctl(namespace, *words)
+        done = cluster.platformctl(namespace, *shlex.split(command), cwd=tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        if command.startswith("init "):
+            assert f"storageUri: {command.split()[1]}\n" in service.read_text()
+            service.write_text(first())  # the bed has no S3
 
 
 def test_a_deploy_of_the_same_document_changes_nothing_and_diff_says_so(cluster: Cluster, namespace: str) -> None:

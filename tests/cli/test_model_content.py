@@ -2,6 +2,8 @@
 
 import json
 import os
+import pickle
+import shlex
 import shutil
 import urllib.request
 from collections.abc import Iterator
@@ -186,6 +188,22 @@ def test_a_document_that_is_stored_keeps_its_content_and_says_so(
     shutil.rmtree(platform.home.models)
     assert call("deploy", "sum").code == 0  # takes the snapshot again
     assert call("scale", "sum", "--to", "2", "--timeout", "20").code == 0
+
+
+def test_the_command_that_deploys_a_changed_model_again_is_named(
+    call: Call, platform: Platform, document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(document.parent)
+    (document.parent / "model" / "labels.pkl").write_bytes(pickle.dumps(["setosa"]))
+    assert call("deploy", "./model:predict", "--name", "sum", "--namespace", "team", "--trust-pickle").code == 0
+    write_model(document, 100)
+    again = call("deploy", "team/sum", "--set", "spec.predictor.maxReplicas=2")
+    assert again.code == 0, again.err
+    command = "./model:predict --name sum --namespace team --trust-pickle --set spec.predictor.maxReplicas=2"
+    assert f"deploy the new: platformctl deploy {command}; or, if it has a manifest," in again.err
+    assert call("deploy", *shlex.split(command)).code == 0
+    assert answer(call, "team/sum") == 1000
+    assert "has changed" not in call("deploy", "team/sum").err
 
 
 def test_a_backup_brings_models_back_into_another_home(

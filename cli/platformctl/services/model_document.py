@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from pilotlight.contract import ENV_TRUST_PICKLE, trust_pickle_setting
+from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import NotFound, PlatformError, UsageError
+from pilotlight.k8s.model_pins import local_path
 from pilotlight.release.model_check import safe_formats
 from pilotlight.targets import table
+from pilotlight.wire.model_formats import detect
 from platformctl import output, targets
 from platformctl.options import DocumentOptions
 from platformctl.services import model_argument, model_replacement, scaffold
 
 if TYPE_CHECKING:
+    from pilotlight.spec.service import Service
     from pilotlight.targets.target import Target
 
 
@@ -88,6 +91,28 @@ def given_options() -> str:
                 flag = option.secondary_opts[-1] if value is False else option.opts[-1]
                 words += [flag] if isinstance(value, bool) or value == option.flag_value else [flag, value]
     return "".join(f" {shlex.quote(str(word))}" for word in words)
+
+
+def redeploy_command(service: "Service", path: str, namespace: str) -> str:
+    """Return the command that deploys the changed model at a local path to its service, with the given options.
+
+    `namespace`: the one of commands without --namespace.
+    """
+    by_file, model = "platformctl deploy -f FILE", (service.document["spec"].get("predictor") or {}).get("model")
+    if not isinstance(model, Mapping) or local_path(str(model.get("storageUri"))) != path:
+        return by_file
+    env = {each["name"]: str(each.get("value")) for each in model.get("env") or ()}
+    _, _, served = env.get(ENV_MODEL_PARAMETER, "").partition("class=")
+    seen = os.path.relpath(path)
+    word = f"{path if seen.startswith('..') else f'./{seen}'}{served and f':{served}'}"
+    options = {
+        "--namespace": service.namespace if service.namespace != namespace else "",
+        "--format": "" if served or detect(Path(path)) else model["modelFormat"]["name"],
+    }
+    values = "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value)
+    trust = " --trust-pickle" if ENV_TRUST_PICKLE in env else ""
+    command = f"platformctl deploy {shlex.quote(word)} --name {service.name}{values}{trust}{given_options()}"
+    return f"{command}; or, if it has a manifest, {by_file}"
 
 
 def with_document(

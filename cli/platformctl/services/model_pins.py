@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from platformctl import output
+from platformctl.services.model_document import redeploy_command
 
 if TYPE_CHECKING:
     from pilotlight.k8s.manifest import ObjectKey
@@ -29,8 +30,11 @@ def resolve(documents: "Documents", capabilities: "Capabilities", mode: "PinMode
         return resolve_pins(documents, capabilities, LocalModels(home()) if local else None, mode, progress)
 
 
-def check_stored(documents: "Documents", mode: "PinMode") -> None:
-    """Take lost snapshots of stored documents again from unchanged originals; note originals that have changed."""
+def check_stored(documents: "Documents", mode: "PinMode", namespace: str) -> None:
+    """Take lost snapshots of stored documents again from unchanged originals; note originals that have changed.
+
+    `namespace`: the one of commands without --namespace.
+    """
     from pilotlight.k8s.model_pins import decode, is_local, local_path
     from pilotlight.k8s.names import ANNOTATION_PINS
     from pilotlight.targets.local.home_directory import home
@@ -46,8 +50,9 @@ def check_stored(documents: "Documents", mode: "PinMode") -> None:
                 if models.pin(path, "compare", progress).digest == pin.digest:
                     models.pin(path, mode, progress)
                 else:
-                    new = "the old files are served, -f FILE deploys the new"
-                    output.note(f"{uri} has changed since it was deployed; {new}")
+                    command = redeploy_command(service, path, namespace)
+                    output.note(f"{uri} has changed since it was deployed, and the old content is served")
+                    output.note(f"  deploy the new: {command}")
 
 
 @contextmanager

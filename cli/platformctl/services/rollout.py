@@ -59,7 +59,7 @@ def request_from_target(
     documents, capabilities = release_apply.read_release(release, document_options.sets)
     release_apply.check_paths_reachable(documents.services, target)
     if target.embedded:
-        check_stored(documents, mode)
+        check_stored(documents, mode, document_options.namespace)
     pinned = resolve(documents, capabilities, mode, local=target.embedded)
     return ReleaseRequest(pinned, capabilities, by=user_name())
 

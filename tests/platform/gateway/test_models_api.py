@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from urllib.parse import quote
 
 import openai
 import pytest
@@ -154,7 +155,8 @@ def test_the_list_has_what_the_caller_may_call() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code", "words"),
     [(body_of("lama"), 404, "model_not_found", "model 'lama' does not exist; did you mean llama?"),
-     (body_of("iris"), 404, "model_not_found", "model 'iris' does not exist; there are gpt-4o, llama, phi"),
+     (body_of("iris"), 404, "model_not_found", "model 'iris' is not listed at /v1: use /iris/…, or list it by the"),
+     (body_of("other"), 404, "model_not_found", "model 'other' does not exist; there are gpt-4o, llama, phi"),
      (body_of("qwen"), 404, "model_not_found", "does not exist"),
      (body_of("llama@old"), 404, "model_not_found", "no revision has the tag or name 'old'"),
      (body_of(None), 400, None, "model is missing, must be one of gpt-4o, llama, phi"),
@@ -173,6 +175,54 @@ def test_what_cannot_be_routed_gets_an_error_of_openai(body: bytes, status: int,
         error = json.loads(got.body)["error"]
         assert (got.status, error["code"]) == (status, code)
         assert words in error["message"]
+
+    play(case, AccessAdmission())
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "message"),
+    [("iris@prev", "", "is not listed at /v1: use /iris/…, or list it by the annotation pilotlight.dev/model-names"),
+     ("default/iris", "", "is not listed at /v1: use /iris/…"),
+     ("team/iris", "secret", "is not listed at /v1: use /team/iris/…"),
+     ("team/chat", "secret", "does not exist; the service of this name has team/qwen, team/q"),
+     *[(name, "", "does not exist; GET /v1/models lists the models") for name in ("team/iris", "team/chat")],
+     *[(name, "secret", "does not exist; there are team/q, team/qwen") for name in ("iris-predictor", "")]],
+)  # fmt: skip
+def test_a_service_that_is_not_listed_is_named_to_those_who_may_call_it(name: str, token: str, message: str) -> None:
+    async def case(bed: Bed) -> None:
+        bed.publish(
+            route("iris"), route("iris-predictor", internal=True), route("iris", namespace="team", access=SECRET),
+            route("chat", namespace="team", models=("qwen", "q"), access=SECRET),
+        )  # fmt: skip
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        replies = [await bed.ask("POST", CHAT, body_of(name), headers)]
+        if name:
+            replies.append(await bed.ask("GET", f"/v1/models/{quote(name, safe='')}", b"", headers))
+        for got in replies:
+            error = json.loads(got.body)["error"]
+            assert (got.status, error["code"], error["param"]) == (404, "model_not_found", "model")
+            assert error["message"].startswith(f"model '{name}' {message}")
+
+    play(case, AccessAdmission())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "shown"),
+    [("GET", "/v1/nothing?x=1", "/v1/nothing"), ("GET", "/v1", "/v1"), ("GET", "/v1/", "/v1"), ("GET", CHAT, CHAT),
+     ("POST", "/v1/nothing", "/v1/nothing"), ("HEAD", "/v1/nothing", "")],
+)  # fmt: skip
+def test_an_unknown_route_without_a_model_names_the_routes(method: str, path: str, shown: str) -> None:
+    async def case(bed: Bed) -> None:
+        await models(bed)
+        got = await bed.ask(method, path, b"{}" if method == "POST" else b"")
+        assert got.status == 404
+        if method == "HEAD":
+            return
+        error = json.loads(got.body)["error"]
+        assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, None)
+        assert error["message"].startswith(
+            f"{method} {shown}: no such route; there are GET /v1/models and POST /v1/chat"
+        )
 
     play(case, AccessAdmission())
 

@@ -6,7 +6,7 @@ The body is read as far as the decision needs it; the rest streams to the replic
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote
@@ -19,10 +19,13 @@ from pilotlight.gateway.proxy.backend import MAX_HELD_BODY
 from pilotlight.gateway.proxy.model_field import MAX_STEPS, JsonModelField, model_field
 from pilotlight.gateway.proxy.model_routes import (
     PATH,
+    ROUTES,
     ModelMatch,
     missing_model,
     model_object,
+    service_keys,
     unknown_model,
+    unknown_route,
 )
 from pilotlight.gateway.proxy.prefix_index import MAX_PROMPT_BYTES, read_prompt
 from pilotlight.gateway.proxy.prepare_request import LiveRoute, PreparedRequest, with_headers
@@ -68,14 +71,17 @@ Continue = Callable[[ProxiedRequest], None]
 
 def serve_models_api(request: ProxiedRequest, submit: Continue) -> None:
     """Serve a request to `/v1`: list the models, or find the model's route in the body and continue with `submit`."""
-    target, _ = origin_form(request.prepared.head.target, "")
-    path = target.partition("?")[0].rstrip("/")
+    path = _path(request)
     if path != PATH and not path.startswith(f"{PATH}/"):
         ModelRouting(request, submit).start()
     elif request.method not in {"GET", "HEAD"}:
         request.reject(METHOD_NOT_ALLOWED)
     else:
         _list_models(request, unquote(path[len(PATH) + 1 :]))
+
+
+def _path(request: ProxiedRequest) -> str:
+    return origin_form(request.prepared.head.target, "")[0].partition("?")[0].rstrip("/")
 
 
 def submit_model_request(request: ProxiedRequest) -> None:
@@ -123,7 +129,7 @@ def _route_of(request: ProxiedRequest) -> LiveRoute:
 def _list_models(request: ProxiedRequest, name: str) -> None:
     names = _callable_names(request)
     if name and name not in names:
-        request.reject(unknown_model(name, names))
+        request.reject(_unknown_model(request, name, names))
         return
     parent = request.client.plane.routing.models.parent
     models = [model_object(each, parent(each)) for each in ([name] if name else names)]
@@ -135,6 +141,13 @@ def _list_models(request: ProxiedRequest, name: str) -> None:
 def _callable_names(request: ProxiedRequest) -> list[str]:
     plane = request.client.plane
     return plane.routing.models.names(plane.admission.allows(request.prepared.head.headers))
+
+
+def _unknown_model(request: ProxiedRequest, name: str, names: Sequence[str]) -> ErrorResponse:
+    plane = request.client.plane
+    allowed = plane.admission.allows(request.prepared.head.headers)
+    services = [plane.routing.routes[key].route for key in service_keys(name) if key in plane.routing.routes]
+    return unknown_model(name, names, next((each for each in services if not each.internal and allowed(each)), None))
 
 
 class ModelRouting:
@@ -192,10 +205,12 @@ class ModelRouting:
             match = routing.models.find(name) if name is not None else routing.models.only(names)
         renamed = match is not None and (name not in (None, match.engine_name) or bool(match.fields))
         if match is None:
-            if name is None:
+            if name is None and not (request.method == "POST" and _path(request).removeprefix("/v1") in ROUTES):
+                request.cancel(unknown_route(request.method, _path(request)))
+            elif name is None:
                 request.cancel(missing_model(names, self._whole_json() if names else b""))
             else:
-                request.cancel(unknown_model(name, _callable_names(request)))
+                request.cancel(_unknown_model(request, name, _callable_names(request)))
         elif self._chunks is not None and not request.body_complete and renamed:
             self._match, request.client.on_body = match, self._read  # it gets another length, so all must be there
             request.resume_body()

@@ -20,6 +20,7 @@ from pilotlight.gateway.routing_table import (
     SmoothWeightedRoundRobin,
     origin_form,
 )
+from pilotlight.k8s.names import ANNOTATION_MODEL_NAMES
 from pilotlight.wire.messages import COMPARED, known_names
 
 PATH: Final = "/v1/models"
@@ -27,6 +28,9 @@ SHOWN, SHOWN_NAME = 20, 200  # names in a message, characters of a name
 CREATED: Final = int(time.time())  # the field is required; services have no such time here
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 CODES: Final = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+ROUTES: Final = (  # below /v1, of all that name a model
+    "/chat/completions", "/completions", "/responses", "/embeddings", "/rerank", "/score", "/messages",
+)  # fmt: skip
 OPENAI_PATHS: Final = ("/chat/completions", "/completions", "/responses", "/embeddings", "/v1/models")
 BELOW_V1: Final = frozenset({"chat", "completions", "responses", "embeddings", "models"})  # of a base URL without /v1
 ADDRESS: Final = "use /{namespace}/{service}/… or, in the namespace default, /{service}/…"
@@ -127,9 +131,32 @@ def model_object(name: str, parent: str = "") -> dict[str, Any]:
     return {**model, "parent": parent} if parent else model
 
 
-def unknown_model(name: str, names: Sequence[str]) -> ErrorResponse:
-    hint = known_names(name, names, f"GET {PATH} lists the models")
-    return openai_error(ErrorResponse(404, f"model {name[:SHOWN_NAME]!r} does not exist{hint}"), "model")
+def service_keys(name: str) -> Iterator[RouteKey]:
+    """Yield the services that a model's name may mean, such as one that is not listed."""
+    for known, _ in _spellings(name, DEFAULT_NAMESPACE):
+        namespace, _, service = known.rpartition("/")
+        yield (namespace or DEFAULT_NAMESPACE, service)
+
+
+def unknown_model(name: str, names: Sequence[str], service: Route | None = None) -> ErrorResponse:
+    """Return the error for a model of that name, with the way to the service of that name, if the client may use it."""
+    subject = f"model {name[:SHOWN_NAME]!r}"
+    if service is None:
+        message = f"{subject} does not exist{known_names(name, names, f'GET {PATH} lists the models')}"
+    elif service.models:
+        models = ", ".join(_prefix(service) + each for each in service.models)
+        message = f"{subject} does not exist; the service of this name has {models}"
+    else:
+        path = f"/{_prefix(service)}{service.name}/…"
+        message = f"{subject} is not listed at /v1: use {path}, or list it by the annotation {ANNOTATION_MODEL_NAMES}"
+    return openai_error(ErrorResponse(404, message), "model")
+
+
+def unknown_route(method: str, path: str) -> ErrorResponse:
+    """Return the error for a request that names no model, where `/v1` has no route."""
+    routes = ", ".join(f"/v1{each}" for each in ROUTES)
+    message = f"{method} {path[:SHOWN_NAME]}: no such route; there are GET {PATH} and POST {routes}"
+    return openai_error(ErrorResponse(404, f"{message}; other routes of an engine need model in the body"), codes={})
 
 
 def unknown_service(target: str, routes: Iterable[Route]) -> ErrorResponse:

@@ -413,6 +413,7 @@ def test_documents_need_no_flag(call: Call, folder: Path) -> None:
         (["./two", "--format", "onnx"], 2, "./two has 2 models: a.onnx, b.onnx\n  name the file: platformctl deploy"),
         (["./net.h5"], 2, "./net.h5 is a Keras model, whose format is not served\n  convert it to ONNX by tf2onnx"),
         (["./notes.md"], 2, "./notes.md is of no known format; name it with --format"),
+        (["./work"], 2, "./work holds no model, but a Triton model repository: models\n  platformctl deploy ./work"),
         (["-f", "mixed/iris.yaml", "--name", "other"], 2, "--name is for a MODEL"),
         (["-f", "mixed/iris.yaml", "--min-replicas", "2"], 2, "--set spec.predictor.minReplicas=2"),
         (["iris", "--min-replicas", "2"], 2, "platformctl scale iris --min 2"),
@@ -429,6 +430,9 @@ def test_what_cannot_be_told_is_said_in_one_sentence(
     for name in "ab":
         (folder / "two" / f"{name}.onnx").write_bytes(IRIS.read_bytes())
     shutil.copytree(folder / "two", folder / "mixture")
+    (folder / "work" / "models" / "net").mkdir(parents=True)
+    (folder / "work" / "models" / "net" / "config.pbtxt").write_text("")
+    (folder / "work" / "train.py").write_text("print(1)")
     (folder / "mixture" / "train.py").write_text("print(1)")
     (folder / "two.py").write_text("import pilotlight\nclass First: ...\n@pilotlight.model\ndef second(x): ...\n")
     (folder / "broken.py").write_text("print(")
@@ -471,17 +475,19 @@ def test_a_folder_of_a_store_is_known_by_the_names_of_its_files(bucket: Bucket, 
     folders = {
         "onnx": ["model.onnx"],
         "mlflow": ["MLmodel", "model.pkl", "requirements.txt"],
-        "triton": ["net/config.pbtxt", "net/1/model.onnx"],
+        "triton": ["net/config.pbtxt", "net/1/model.onnx", "client.py"],
         "huggingface": ["config.json", "model.safetensors", "tokenizer.json"],
         "two": ["model.onnx", "model.joblib"],
+        "project": ["model.py", "net/config.pbtxt", "net/1/model.onnx"],
     }
     for name, files in folders.items():
         for file in files:
             bucket.put(f"{name}/{file}", b"1")
     for name in ("onnx", "mlflow", "triton", "huggingface"):
         assert describe(bucket.uri(name)).format == name
-    with pytest.raises(UsageError, match="is of no known format; name it with --format"):
-        describe(bucket.uri("two"))
+    for name in ("two", "project"):
+        with pytest.raises(UsageError, match="is of no known format; name it with --format"):
+            describe(bucket.uri(name))
 
 
 @pytest.fixture

@@ -20,11 +20,15 @@ from pilotlight.targets.table import EMBEDDED
 from pilotlight.wire.model_formats import (
     FORMATS,
     PICKLE_SUFFIXES,
+    Detected,
     ModelFormat,
     by_name,
     detect,
     detect_file,
     find_format,
+    is_in_repository,
+    is_repository,
+    is_script,
     model_name,
     split_object,
 )
@@ -77,9 +81,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     detected = detect(code) if local else None
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
     own = detected.format if detected else None
-    if local and not model_format and (folder := _hugging_face_folder(Path(path))) is not None:
-        message = f"{word} holds only the weights of a Hugging Face model, which its folder describes"
-        raise UsageError(message, f"platformctl deploy {shlex.quote(seen_from(str(folder), '-'))}")
+    if local and not model_format:
+        _check_place(word, Path(path), detected)
     if known and own and own.name != known.name and own.backend and known.backend not in ("", own.backend):
         message = f"{word} has format {own.name} ({own.phrase}), not {known.name}"
         raise UsageError(message, "leave --format out: our predictor detects the format of a local model itself")
@@ -127,6 +130,19 @@ def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> Non
         raise UsageError(message, f"name the file: platformctl deploy {file}")
 
 
+def _check_place(word: str, path: Path, detected: Detected | None) -> None:
+    """Raise UsageError for a file whose folder is the model, or a folder, such as a project's, with a repository."""
+    message, model = f"{word} holds only the weights of a Hugging Face model, which its folder describes", path
+    if (folder := _hugging_face_folder(path)) is not None:
+        model = folder
+    elif path.is_dir() and (detected is None or is_script(detected.file)):
+        visible = (each for each in sorted(path.iterdir()) if each.name[0] not in "._" and each.is_dir())
+        model = next((each for each in visible if is_repository(each)), path)
+        message = f"{word} holds no model, but a Triton model repository: {model.name}"
+    if model != path:
+        raise UsageError(message, f"platformctl deploy {shlex.quote(seen_from(str(model), '-'))}")
+
+
 def _hugging_face_folder(path: Path) -> Path | None:
     """Return the folder of a Hugging Face model that this file holds the weights of; None: it is no such file."""
     if not path.is_file() or path.suffix not in (".safetensors", ".bin"):
@@ -156,6 +172,11 @@ def _by_uri(uri: str) -> ModelFormat | None:
     for row in FORMATS:
         if any(fnmatch(name, sign) for name in files for sign in row.signs):
             return row
+    models = [
+        each for each in files if "/" not in each and by_name(each) and (each == "model.py" or each[-3:] != ".py")
+    ]
+    if not models and any(is_in_repository(PurePosixPath(each)) for each in files):
+        return find_format("triton")
     if "config.json" in files:
         return find_format("huggingface")
     formats = {known.name: known for name in files if (known := by_name(name))}

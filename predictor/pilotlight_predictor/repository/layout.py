@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from pilotlight.wire import model_formats
 from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import SETTINGS_FILE, only_model, read_settings
 from pilotlight_predictor.core.backend_table import (
@@ -168,6 +169,8 @@ def is_repository(path: Path) -> bool:
     """Whether a path given for one model holds several, each in a directory of its own."""
     if not path.is_dir() or _is_configured(path) or backend_for_file(path) is not None:
         return False
+    if model_formats.is_repository(path):  # also beside scripts
+        return True
     if _versions(path) or _model_entries(path):
         return False
     return any(_is_configured(entry) or _versions(entry) for entry in _directories(path))

@@ -130,6 +130,8 @@ def test_a_path_without_a_model_is_refused_with_the_way_out(tmp_path: Path, path
     [
         (["m/a/1/model.onnx", "m/b/config.pbtxt"], True),
         (["m/a/config.pbtxt"], True),
+        (["m/a/config.pbtxt", "m/client.py"], True),
+        (["m/a/config.pbtxt", "m/model.py"], False),
         (["m/config.pbtxt", "m/1/model.onnx"], False),
         (["m/1/model.onnx"], False),
         (["m/model.onnx", "m/a/1/model.onnx"], False),

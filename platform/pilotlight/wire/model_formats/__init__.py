@@ -10,6 +10,9 @@ from pilotlight.wire.model_formats.detection import (
     huggingface_config,
     huggingface_phrase,
     is_exported_program,
+    is_in_repository,
+    is_repository,
+    is_script,
     may_serve,
     mlserver_format,
     only_model,
@@ -32,6 +35,7 @@ from pilotlight.wire.model_formats.torch_weights import foreign_types, holds_onl
 __all__ = [
     "FORMATS", "PICKLE_SUFFIXES", "SETTINGS_FILE", "SKOPS_TYPES", "WHOLE_MODULE", "Detected", "ModelFormat",
     "bound_names", "by_name", "canonical_name", "detect", "detect_file", "find_format", "foreign_types",
-    "holds_only_weights", "huggingface_config", "huggingface_phrase", "is_exported_program", "may_serve",
-    "missing_module", "mlserver_format", "model_name", "name_for", "only_model", "read_settings", "split_object",
+    "holds_only_weights", "huggingface_config", "huggingface_phrase", "is_exported_program", "is_in_repository",
+    "is_repository", "is_script", "may_serve", "missing_module", "mlserver_format", "model_name", "name_for",
+    "only_model", "read_settings", "split_object",
 ]  # fmt: skip

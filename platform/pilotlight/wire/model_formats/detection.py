@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pilotlight.wire.model_formats.table import FORMATS, NAMED, PICKLE_SUFFIXES, ModelFormat, by_name
@@ -38,6 +38,7 @@ _PYTHON_MODEL: Final = re.compile(
 )
 _SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel", "execute", "execute_batch", "__call__", "*"})
 _PLAIN_BASES: Final = frozenset({"object", "ABC", "BaseEstimator", "TransformerMixin", "OneToOneFeatureMixin"})
+_REPOSITORY: Final = ("*/config.pbtxt", "*/[0-9]*/model.*")
 SETTINGS_FILE: Final = "model-settings.json"  # of MLServer
 # Runtimes of MLServer by module; the class has the same words.
 _MLSERVER: Final = {
@@ -66,12 +67,35 @@ def detect(path: Path) -> Detected | None:
         return Detected(known, path, f"{known.phrase} (settings of MLServer)")
     if phrase := huggingface_phrase(path):
         return Detected(NAMED["huggingface"], path, phrase)
+    if is_repository(path):
+        return Detected(NAMED["triton"], path, NAMED["triton"].phrase)
     models = _models(path)
     if len({model.format for model in models}) == 1:
         return only_model(path) or models[0]._replace(file=path)
     versions = [each for each in path.iterdir() if each.name.isdecimal() and each.is_dir()]
     newest = detect(max(versions, key=lambda each: int(each.name))) if versions and not models else None
     return newest._replace(file=path) if newest else only_model(path)
+
+
+def is_repository(folder: Path) -> bool:
+    """Whether a folder is a model repository of Triton: models in folders of their own, and none at its top."""
+    signs = (each.relative_to(folder) for pattern in _REPOSITORY for each in folder.glob(pattern))
+    if not any(is_in_repository(each) for each in signs):
+        return False
+    versions = any(each.name.isdecimal() and each.is_dir() for each in folder.iterdir())
+    return not versions and all(is_script(model.file) for model in _models(folder))
+
+
+def is_in_repository(path: PurePath) -> bool:
+    """Whether a repository has a file at this path: NAME/config.pbtxt, or NAME/VERSION/model.*."""
+    name, *rest = path.parts
+    in_version = len(rest) > 1 and rest[0].isdecimal() and PurePath(rest[1]).stem == "model"
+    return not name.isdecimal() and name[0] not in "._" and (rest == ["config.pbtxt"] or in_version)
+
+
+def is_script(file: Path) -> bool:
+    """Whether a file of Python is no model, such as a client or the training beside one."""
+    return file.suffix == ".py" and file.name != "model.py" and not _PYTHON_MODEL.search(_head(file, _MAX_CODE))
 
 
 def only_model(folder: Path, *, code: bool = False) -> Detected | None:

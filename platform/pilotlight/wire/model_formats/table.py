@@ -39,7 +39,7 @@ SKOPS_TYPES: Final = frozenset({
     *(f"sklearn.feature_selection._univariate_selection.{name}" for name in ("chi2", "f_classif", "f_regression")),
 })  # fmt: skip
 FORMATS: Final = (
-    ModelFormat("triton", "Triton model repository", signs=("config.pbtxt", "*/config.pbtxt")),
+    ModelFormat("triton", "Triton model repository", signs=("config.pbtxt",)),
     ModelFormat("mlflow", "MLflow model", "mlflow", "mlflow", signs=("MLmodel",)),
     ModelFormat("onnx", "ONNX model", "onnxruntime", "onnx", ("onnxruntime",), (".onnx",)),
     ModelFormat(

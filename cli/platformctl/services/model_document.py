@@ -133,6 +133,7 @@ def with_document(
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
     if "://" not in word and (warning := model_argument.pickle_warning(model)):
         line = f"platformctl {command} {shlex.quote(word)}{given_options()} --trust-pickle"
+        line = "trust_pickle=True" if output.SINK.get() else line
         raise UsageError(warning, f"if you trust it: {line}; else save it {safe_formats(model.phrase, model.pickle)}")
     if model_options.save:
         model = replace(model, uri=model_argument.seen_from(model.uri, file))

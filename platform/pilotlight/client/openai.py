@@ -36,6 +36,7 @@ class Completion:
 
     @property
     def text(self) -> str:
+        """Text of the first choice; of a part of a stream what is new, empty for one that has only metadata."""
         return str(self.message.get("content") or self.message.get("text") or "")
 
     @property
@@ -112,7 +113,10 @@ def chat(
 def stream_chat(
     session: Session, /, messages: Messages, *, model: str = "", timeout: float | None = None, **options: Any
 ) -> Operation[CompletionStream]:
-    """Iterate over the answer as it is generated; arguments and errors as of `chat`."""
+    """Iterate over the parts of the answer as they come: the `text` of each Completion is what is new.
+
+    Arguments and errors as of `chat`. Of an AsyncClient: `async for part in client.stream_chat(…)`, without await.
+    """
     return (yield from _stream(session, CHAT, _chat_request(messages, model, options), timeout))
 
 
@@ -126,7 +130,7 @@ def complete(
 def stream_complete(
     session: Session, /, prompt: str, *, model: str = "", timeout: float | None = None, **options: Any
 ) -> Operation[CompletionStream]:
-    """Iterate over the continuation of a prompt as it is generated; arguments and errors as of `chat`."""
+    """Iterate over the parts of a prompt's continuation as they come, as `stream_chat` does."""
     return (yield from _stream(session, COMPLETIONS, _request(model, options, prompt=prompt), timeout))
 
 

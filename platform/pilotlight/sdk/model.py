@@ -6,6 +6,8 @@ A model.py may be decorated, so that a predictor imports this module during its 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
+from pilotlight.errors import UsageError
+
 T = TypeVar("T")
 Tensors = Mapping[str, tuple[str, Sequence[int]]]  # datatype and shape by name: {"x": ("FP32", [-1, 4])}
 ATTRIBUTE: Final = "__pilotlight_model__"
@@ -47,6 +49,9 @@ def model(
     installed for it, `files` lie beside its source (`Path(__file__).parent`). `resources` are those of a replica:
     {"cpu": 1, "memory": "2Gi"}.
     """
+    for option, value in (("requirements", requirements), ("files", files)):
+        if isinstance(value, str):
+            raise UsageError(f"{option} of @pilotlight.model is {value!r}, must be a list such as [{value!r}]")
     options = ModelOptions(name, tuple(requirements), tuple(files), inputs, outputs, min_replicas, resources)
 
     def mark(target: Any) -> Any:

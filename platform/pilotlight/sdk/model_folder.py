@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
@@ -16,9 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.sdk.model import ModelOptions, options_of
-from pilotlight.sdk.model_source import module_source
+from pilotlight.sdk.model_source import check_library_object, definition, module_source
 
 KEPT: Final = 32  # folders; a deploy has taken its snapshot of one, so that an old one is not needed
+SHOWN: Final = 40  # characters of an object in a message
+DEPLOYABLE: Final = "give a path or URI of a model, a class, a function made by def, or an instance of your own class"
 BESIDE_A_FILE: Final = {"requirements": "write requirements.txt next to it", "files": "put them next to it"}
 
 
@@ -32,10 +35,16 @@ class ServedModel(NamedTuple):
 def served_model(served: Any, folder: Path) -> ServedModel:
     """Return the model of a class, function or instance; where it stands in no file it is written below `folder`.
 
-    Raise UsageError for a lambda, and for what cannot be written as source.
+    Raise UsageError for a lambda, and for what is no model or cannot be written as source.
     """
     is_instance = not isinstance(served, type | FunctionType)
     kind = type(served) if is_instance else served
+    check_library_object(served)
+    if is_instance and kind.__module__ != "__main__":
+        library = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        if library or definition(kind) is None:
+            subject = repr(served) if len(repr(served)) <= SHOWN else f"an object of type {kind.__name__}"
+            raise UsageError(f"{subject} is no model", DEPLOYABLE)
     if not kind.__name__.isidentifier():
         raise UsageError("a lambda has no name", "define a function with def")
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
@@ -58,9 +67,18 @@ def with_hint(error: PlatformError) -> PlatformError:
     return error
 
 
+def _check_tensors(option: str, declaration: Mapping[str, Any]) -> None:
+    for name, value in declaration.items():
+        if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)):
+            message = f"{option} of @pilotlight.model: {name!r} is {value!r}, must be a datatype and a shape"
+            raise UsageError(message, f'such as {{{name!r}: ("FP32", [-1, 4])}}')
+
+
 def _write(served: Any, options: ModelOptions, folder: Path) -> Path:
     """Write model.py, requirements.txt and links to the files; return their folder."""
-    tensors = {"INPUTS": options.inputs, "OUTPUTS": options.outputs}
+    tensors: dict[str, Mapping[str, Any] | None] = {"INPUTS": options.inputs, "OUTPUTS": options.outputs}
+    for option, declaration in tensors.items():
+        _check_tensors(option.lower(), declaration or {})
     declared = "".join(f"{name} = {dict(value)!r}\n" for name, value in tensors.items() if value)
     texts = {"model.py": module_source(served) + (f"\n{declared}" if declared else "")}
     if options.requirements:

@@ -25,7 +25,14 @@ from pilotlight.sdk.model import ATTRIBUTE, model
 LITERAL_BYTES: Final = 64 << 10  # a longer value belongs into a file
 _READS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _FIX: Final = "create it in initialize(), or save it to a file and name that in @pilotlight.model(files=[…])"
-_LIBRARIES: Final = frozenset({"sklearn", "xgboost", "lightgbm", "torch"})  # whose objects are saved as files
+# How objects of libraries are saved as files.
+_LIBRARIES: Final = {
+    "sklearn": 'joblib.dump(model, "NAME.joblib") and deploy("NAME.joblib", trust_pickle=True)',
+    "xgboost": 'model.save_model("NAME.ubj") and deploy("NAME.ubj")',
+    "lightgbm": 'model.booster_.save_model("NAME.lgb") (of a Booster: model.save_model) and deploy("NAME.lgb")',
+    "catboost": 'model.save_model("NAME.cbm") and deploy("NAME.cbm")',
+    "torch": 'torch.export.save(torch.export.export(model, inputs), "NAME.pt2") and deploy("NAME.pt2")',
+}
 _PLAIN: Final = (ast.Constant, ast.UnaryOp, ast.Tuple, ast.Name)  # expressions without effects
 _SCALARS: Final = (int, float, bool, str, bytes, tuple, type(None))
 Node: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -38,12 +45,19 @@ class Definition(NamedTuple):
     closure: Mapping[str, Any]
 
 
+def check_library_object(served: Any) -> None:
+    """Raise UsageError for an estimator or network of a library, or its class: a file holds its weights, not source."""
+    kind = served if isinstance(served, type | FunctionType) else type(served)
+    library = kind.__module__.partition(".")[0]
+    if library in _LIBRARIES:
+        what = "an untrained class" if kind is served else "a model"
+        problem = f"{kind.__name__} is {what} of {library}, and models of libraries are deployed from a file"
+        raise UsageError(problem, f"save the trained model: {_LIBRARIES[library]}")
+
+
 def module_source(served: Any) -> str:
     """Return a module with the class, function or class of an instance. Raise UsageError for what it cannot hold."""
     kind = served if isinstance(served, type | FunctionType) else type(served)
-    if kind is not served and kind.__module__.partition(".")[0] in _LIBRARIES:
-        problem = f"model {kind.__name__!r} is an object of {kind.__module__}, which cannot be written as source"
-        raise UsageError(problem, "save it (joblib.dump, torch.export.save, save_model) and deploy that file")
     flags = functools.reduce(operator.or_, (each.__code__.co_flags for each in _functions(kind)), 0)
     collector = _Collector(kind.__module__, kind.__name__, flags & __future__.annotations.compiler_flag)
     collector.add(kind.__name__, kind)
@@ -172,7 +186,7 @@ class _Collector:
         found = [
             (any(part.startswith("_") for part in module.split(".")), module.count("."), module, attribute)
             for module, loaded in list(sys.modules.items())
-            if module not in ("__main__", self._module)
+            if module not in ("__main__", "__mp_main__", self._module)  # the second is joblib's name of the first
             and module.partition(".")[0] == (package or module.partition(".")[0])
             for attribute in dict.fromkeys((own, name))
             if getattr(loaded, "__dict__", {}).get(attribute, self) is value

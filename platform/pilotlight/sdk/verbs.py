@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 Deployable: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any] | object"
 NEGATED: Final = {"wait": "--no-wait", "auto_promote": "--manual"}
+ARGUMENTS: Final = {"--set": "sets"}
+SETS: Final = 'such as {"spec.predictor.maxReplicas": 5}'
+_PLACE: Final = re.compile(r"^(?:manifest of (.+?)|<stdin>):\d+:\d+: error PL\d+: ", re.MULTILINE)
+_FLAG: Final = re.compile(r"(?<![\w/-])--([a-z][a-z-]*)")
 SERVING: Final = ("Ready", "Standby", "Parked", "Degraded")  # at zero too: the next request starts a replica
 
 
@@ -111,7 +116,8 @@ def deploy(what: Deployable, *, name: str | None = None, **options: "Unpack[Depl
     """Deploy a model or documents and return the service; of several documents the first, or that called `name`.
 
     `what` is a path or URI of a model, a file of documents, an InferenceService as a dict, the name of a deployed
-    service, or a class, function or instance (see `model`). Starts the local platform if none runs.
+    service, or a class, function or instance (see `model`). `trust_pickle` allows a model that is a pickle, which may
+    run code of its author. Starts the local platform if none runs.
     """
     words, stdin, own = _argument(what, name)
     return _service(_call("deploy", words, {**own, **options}, stdin))
@@ -207,7 +213,9 @@ def _argument(what: Any, name: str | None) -> tuple[list[str], str, dict[str, An
     sets: dict[str, Any] = {}
     if options.resources:
         sets["spec.predictor.model.resources"] = {"limits": options.resources, "requests": options.resources}
-    return [f"{model.path}:{model.name}"], "", {**own, "own_sets": sets}
+    word = f"{model.path}:{model.name}"
+    source = word if home().sources in model.path.parents else ""
+    return [word], "", {**own, "own_sets": sets, "own_source": source}
 
 
 def _call(command: str, words: Sequence[str], options: Mapping[str, Any], stdin: str = "") -> Any:
@@ -218,21 +226,45 @@ def _call(command: str, words: Sequence[str], options: Mapping[str, Any], stdin:
     from platformctl.main import platformctl
 
     given = {name: value for name, value in options.items() if value is not None}
+    if not all(isinstance(word, str) and word for word in words):
+        raise UsageError(f"{command}: name = {words[0]!r}, must be the name of a service")
+    if not isinstance(given.get("sets", {}), Mapping):
+        raise UsageError(f"{command}: sets = {given['sets']!r}, must be a dict {SETS}")
     values: list[Any] = []
-    note = given.pop("progress", None) or _print
-    token = output.SINK.set(output.Sink(values.append, note, io.StringIO(stdin), time.monotonic()))
+    source, progress = given.pop("own_source", ""), given.pop("progress", None) or _print
+    sink = output.Sink(
+        values.append, lambda line: progress(_in_python(line, source)), io.StringIO(stdin), time.monotonic()
+    )
+    token = output.SINK.set(sink)
     try:
         line = [*command.split(), "-o", "json", *_flags(given), "--", *words]
         platformctl.main(line, "platformctl", standalone_mode=False)
     except PlatformError as error:
+        error.args, error.hint = (_in_python(str(error), source),), _in_python(error.hint, source)
         raise with_hint(error).with_traceback(None) from error.__cause__  # without the frames of the command line
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as error:
-        raise UsageError(f"{command}: {error.format_message()}") from None
+        raise UsageError(f"{command}: {_in_python(error.format_message(), '')}") from None
     finally:
         output.SINK.reset(token)
     return values[-1] if values else None
+
+
+def _in_python(text: str, source: str) -> str:
+    """Return a message of the command for a caller in Python, with the name of a model instead of its written source.
+
+    Options have the names of arguments, except in a command for a terminal.
+    """
+    folder, _, name = source.rpartition(":")
+    if source and "local path" not in text:  # which is to be uploaded
+        text = text.replace(source, name).replace(f"{folder}/", "").replace(folder, name)
+    text = _PLACE.sub(lambda place: f"{place[1] or 'the dict'}: ", text)
+    return (
+        text
+        if "platformctl" in text
+        else _FLAG.sub(lambda flag: ARGUMENTS.get(flag[0], flag[1].replace("-", "_")), text)
+    )
 
 
 def _flags(options: Mapping[str, Any]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from tests.platform.sdk.notebook_session import run_cells
 
 from pilotlight.errors import UsageError
 from pilotlight.sdk.model import model
+from pilotlight.sdk.model_folder import served_model
 from pilotlight.sdk.model_source import module_source
 
 SCALE = 2.5
@@ -206,11 +207,54 @@ def test_an_attribute_of_an_instance_that_is_no_literal_is_named() -> None:
     assert failing(made)[0] == "model 'Base': its attribute 'weights' cannot be written as source"
 
 
-def test_an_object_of_a_known_library_is_to_be_saved() -> None:
+def refused(served: Any, folder: Path) -> tuple[str, str]:
+    with pytest.raises(UsageError) as raised:
+        served_model(served, folder)
+    return str(raised.value), raised.value.hint
+
+
+def test_a_model_of_a_known_library_is_to_be_saved_and_its_class_trained(tmp_path: Path) -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
-    message, fix = failing(linear_model.LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0]))
-    assert message.startswith("model 'LinearRegression' is an object of sklearn.linear_model.")
-    assert fix == "save it (joblib.dump, torch.export.save, save_model) and deploy that file"
+    message, fix = refused(linear_model.LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0]), tmp_path)
+    assert message == "LinearRegression is a model of sklearn, and models of libraries are deployed from a file"
+    assert fix.endswith('joblib.dump(model, "NAME.joblib") and deploy("NAME.joblib", trust_pickle=True)')
+    assert "is an untrained class of sklearn" in refused(linear_model.LinearRegression, tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("served", "subject"),
+    [(None, "None"), ([1], "[1]"), (len, "<built-in function len>"), (np, "an object of type module"),
+     (np.zeros(99), "an object of type ndarray"), (functools.partial(scaled, 2.0), "an object of type partial"),
+     ("x".upper, "an object of type builtin_function_or_method")],
+)  # fmt: skip
+def test_what_is_no_model_is_named_with_what_is(served: Any, subject: str, tmp_path: Path) -> None:
+    message, fix = refused(served, tmp_path)
+    assert message == f"{subject} is no model"
+    assert fix.startswith("give a path or URI of a model, a class")
+
+
+def test_declared_tensors_need_a_datatype_and_a_shape(tmp_path: Path) -> None:
+    def predict(x: Any) -> Any:
+        return x
+
+    message, fix = refused(model(inputs={"x": "FP32"})(predict), tmp_path)  # type: ignore[dict-item]
+    assert message == "inputs of @pilotlight.model: 'x' is 'FP32', must be a datatype and a shape"
+    assert fix == """such as {'x': ("FP32", [-1, 4])}"""
+
+
+@pytest.mark.parametrize("option", ["requirements", "files"])
+def test_a_text_is_no_list_of_packages_or_files(option: str) -> None:
+    with pytest.raises(UsageError, match=rf"{option} of @pilotlight.model is 'numpy', must be a list such as"):
+        model(**{option: "numpy"})  # type: ignore[call-overload]
+
+
+def test_a_value_of_the_main_module_is_not_imported_by_joblib_s_name_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules[__name__])
+
+    def predict(x: Any) -> Any:
+        return x @ WEIGHTS
+
+    assert "'WEIGHTS' is a numpy.ndarray" in failing(predict)[0]
 
 
 def test_an_instance_with_slots_is_refused() -> None:

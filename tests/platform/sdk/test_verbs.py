@@ -1,6 +1,7 @@
 """The verbs as functions on a real platform; the tests build on each other."""
 
 import os
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,19 +126,47 @@ def test_errors_are_those_of_the_command_with_their_hint() -> None:
     with pytest.raises(pilotlight.NotFound, match="there is no service default/nope") as missing:
         pilotlight.status("nope")
     assert missing.value.__notes__ == [missing.value.hint]
-    with pytest.raises(pilotlight.UsageError, match=r"'--to'.*: -1 is not in the range"):
+    with pytest.raises(pilotlight.UsageError, match=r"'to'.*: -1 is not in the range"):
         pilotlight.scale("iris", to=-1)
-    with pytest.raises(pilotlight.UsageError, match="No such option '--colour'"):
+    with pytest.raises(pilotlight.UsageError, match="No such option 'colour'"):
         pilotlight.status("iris", colour="red")  # type: ignore[call-arg]
     with pytest.raises(pilotlight.UsageError, match="no such file or directory"):
         pilotlight.deploy("./missing.onnx")
-    with pytest.raises(InvalidDocument, match=r"spec\.predictor\.minReplicas"):
+    with pytest.raises(InvalidDocument, match=r"^the dict: spec\.predictor\.minReplicas"):
         pilotlight.deploy({**DOCUMENT, "spec": {"predictor": {**DOCUMENT["spec"]["predictor"], "minReplicas": "x"}}})
     with pytest.raises(pilotlight.NotFound, match="default/--help"):
         pilotlight.status("--help")
     with pytest.raises(pilotlight.NotFound):
         pilotlight.delete("nope")
     pilotlight.delete("nope", missing_ok=True)
+
+
+def test_messages_have_the_words_of_the_caller(tmp_path: Path) -> None:
+    def halved(x: np.ndarray) -> dict[str, np.ndarray]:
+        return {"y": x / 2}
+
+    lines: list[str] = []
+    with pytest.raises(InvalidDocument) as invalid:
+        pilotlight.deploy(halved, name="Bad_Name", progress=lines.append)
+    assert lines == ["halved: Python model, function halved"]
+    assert str(invalid.value).startswith('halved: metadata.name: is "Bad_Name", must be a lower-case letter')
+    with pytest.raises(pilotlight.UsageError, match=r"^trust_pickle: halved holds no pickle"):
+        pilotlight.deploy(halved, trust_pickle=True)
+    with pytest.raises(InvalidDocument, match=r"^sets spec\.predictor\.maxReplica=2: "):
+        pilotlight.deploy(halved, sets={"spec.predictor.maxReplica": 2})
+    with pytest.raises(pilotlight.UsageError, match=r"sets = \['a=1'\], must be a dict such as"):
+        pilotlight.deploy(halved, sets=["a=1"])  # type: ignore[arg-type]
+    (tmp_path / "churn.pkl").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(pilotlight.UsageError, match="is a pickle") as pickled:
+        pilotlight.deploy(tmp_path / "churn.pkl")
+    assert pickled.value.hint.startswith("if you trust it: trust_pickle=True; else save it in another format")
+
+
+@pytest.mark.parametrize("name", ["", None, 3])
+def test_a_verb_needs_the_name_of_a_service(name: Any) -> None:
+    for verb in (pilotlight.status, pilotlight.delete):
+        with pytest.raises(pilotlight.UsageError, match=f"name = {name!r}, must be the name of a service"):
+            verb(name)
 
 
 def test_threads_get_their_own_results_and_lines() -> None:

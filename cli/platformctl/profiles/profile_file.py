@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import structs
+
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.sdk import verbs
@@ -94,7 +96,7 @@ def _measured(
             page = measured.gateway.request("GET", "/metrics").body.decode(errors="replace")
             rates = llm_measurement.rates(model, levels, options.seconds, lambda what: progress.log("Measuring", what))
             cache, most = llm_measurement.kv_cache_tokens(page), measured.max_sequences() or rates.max_batch
-            rates = replace(rates, kv_cache_tokens=cache, max_batch=most)
+            rates = structs.replace(rates, kv_cache_tokens=cache, max_batch=most)
             starts = _cold_starts(target, copy, measured, model.request(), options.cold_starts, progress)
             return Profile(ServiceTimes(llm=rates), measurement.grouped(starts), "", utc_now())
     batching = measured.batching()

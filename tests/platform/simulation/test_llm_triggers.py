@@ -1,10 +1,10 @@
 """Triggers of language models, by the queries that a plan renders: tokens in the queue, KV cache, first token."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.platform.simulation.scenarios import scenario
 
 from pilotlight.prometheus.metric_queries import MEASURES, Kind, guarded, metric_query

@@ -1,9 +1,8 @@
 """Replicas that batch, share and decode: what their requests take, against the predictor's rules and given rates."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.platform.simulation.scenarios import poisson, scenario
 
 from pilotlight.simulation.approximation.engine import simulate_approximately

@@ -138,64 +138,86 @@ class BatchStation:
             self._done(request, now, "")
 
 
+class Progress:
+    """Requests that proceed together, each at the speed that `speed` returns for their number."""
+
+    def __init__(
+        self, clock: VirtualClock, speed: Callable[[int], float], finished: Callable[[float, Any], None]
+    ) -> None:
+        self._clock, self._speed, self._finished = clock, speed, finished
+        self.requests: list[tuple[float, int, Any]] = []  # by the work at which each is complete
+        self.work = 0.0  # done of each request that was always there
+        self.paused = False
+        self._since = 0.0
+        self._number = self._version = 0
+
+    def advance(self, now: float) -> None:
+        if self.requests and not self.paused:
+            self.work += (now - self._since) * self._speed(len(self.requests))
+        self._since = now
+
+    def add(self, request: Any, work: float, now: float) -> None:
+        self.advance(now)
+        self._number += 1
+        heappush(self.requests, (self.work + work, self._number, request))
+
+    def pause(self, now: float) -> None:
+        self.advance(now)
+        self.paused = True
+        self._version += 1
+
+    def proceed(self, now: float) -> None:
+        """Wait for the request that is complete first; `finished` is called with it."""
+        self.advance(now)
+        self._version += 1
+        if self.requests:
+            left = max(0.0, self.requests[0][0] - self.work)
+            self._clock.at(now + left / self._speed(len(self.requests)), self._finish, self._version)
+
+    def _finish(self, now: float, version: int) -> None:
+        if version == self._version:
+            self.advance(now)
+            self.work, _, request = heappop(self.requests)
+            self._finished(now, request)
+
+
 class SharedStation:
     """Requests in flight slow each other down as measured: with n of them each proceeds at latency(1) / latency(n)."""
 
     def __init__(
         self, clock: VirtualClock, done: Done, by_concurrency: Mapping[int, Samples], rng: np.random.Generator
     ) -> None:
-        self._clock, self._done, self._rng = clock, done, rng
+        self._done, self._rng = done, rng
         self._means = {level: sum(samples) / len(samples) for level, samples in by_concurrency.items()}
         self._alone = by_concurrency[min(by_concurrency)]
-        self._base = self._means[min(self._means)]
         self._speeds: dict[int, float] = {}
-        self._progress = 0.0  # work done of each request that was always there
-        self._since = 0.0
-        self._requests: list[tuple[float, int, Any]] = []
-        self._number = 0
-        self._version = 0
+        self._progress = Progress(clock, self._speed, self._finish)
 
     @property
     def running(self) -> float:
-        return min(1.0, len(self._requests) / max(self._means))
+        return min(1.0, len(self._progress.requests) / max(self._means))
 
     @property
     def queued(self) -> int:
         return 0
 
     def submit(self, request: Any, now: float) -> None:
-        self._advance(now)
         request.started_at = now
         alone = self._alone
         work = alone[self._rng.integers(len(alone))] if len(alone) > 1 else alone[0]
-        self._number += 1
-        heappush(self._requests, (self._progress + work, self._number, request))
-        self._schedule(now)
+        self._progress.add(request, work, now)
+        self._progress.proceed(now)
 
-    def _speed(self) -> float:
-        requests = len(self._requests)
+    def _speed(self, requests: int) -> float:
         if requests not in self._speeds:
-            latency = interpolate(self._means, max(1, requests))
+            latency = interpolate(self._means, requests)
             # Beyond the largest measured number the replica is saturated: twice the requests take twice as long.
-            self._speeds[requests] = self._base / (latency * max(1.0, requests / max(self._means)))
+            saturation = max(1.0, requests / max(self._means))
+            self._speeds[requests] = self._means[min(self._means)] / (latency * saturation)
         return self._speeds[requests]
 
-    def _advance(self, now: float) -> None:
-        self._progress += (now - self._since) * self._speed()
-        self._since = now
-
-    def _schedule(self, now: float) -> None:
-        self._version += 1
-        if self._requests:
-            left = max(0.0, self._requests[0][0] - self._progress)
-            self._clock.at(now + left / self._speed(), self._finish, self._version)
-
-    def _finish(self, now: float, version: int) -> None:
-        if version != self._version:
-            return
-        self._advance(now)
-        self._progress, _, request = heappop(self._requests)
-        self._schedule(now)
+    def _finish(self, now: float, request: Any) -> None:
+        self._progress.proceed(now)
         self._done(request, now, "")
 
 
@@ -209,16 +231,13 @@ class LlmStation:
     def __init__(self, clock: VirtualClock, done: Done, rates: LlmRates, limit: int, timeout: float) -> None:
         self._clock, self._done, self._rates, self._limit, self._timeout = clock, done, rates, limit, timeout
         self._queue: deque[Any] = deque()
-        self._decoding: list[tuple[float, int, Any]] = []  # by the decoded tokens at which each is complete
+        self._decoding = Progress(clock, self._token_rate, self._finish)  # by tokens; paused by a prefill
         self._prefilling: Any = None
-        self._tokens = 0.0  # decoded for each request that was always there
-        self._since = 0.0
         self._cache = 0
-        self._number = self._version = 0
 
     @property
     def running(self) -> float:
-        return float(bool(self._decoding or self._prefilling))
+        return float(bool(self._decoding.requests or self._prefilling))
 
     @property
     def queued(self) -> int:
@@ -234,9 +253,9 @@ class LlmStation:
         """Return the share of the KV cache that holds prompts and decoded tokens; 0 if it has no limit."""
         if not self._rates.kv_cache_tokens:
             return 0.0
-        self._advance(now)
+        self._decoding.advance(now)
         # A request ends at `until` decoded tokens; those it still lacks are reserved, but hold nothing.
-        missing = sum(until - self._tokens for until, _, _ in self._decoding)
+        missing = sum(until - self._decoding.work for until, _, _ in self._decoding.requests)
         missing += self._prefilling.output_tokens if self._prefilling is not None else 0
         return max(0.0, self._cache - missing) / self._rates.kv_cache_tokens
 
@@ -250,21 +269,15 @@ class LlmStation:
             self._queue.append(request)
             self._admit(now)
 
-    def _advance(self, now: float) -> None:
-        if self._decoding and self._prefilling is None:
-            self._tokens += (now - self._since) * self._token_rate()
-        self._since = now
-
-    def _token_rate(self) -> float:
+    def _token_rate(self, requests: int) -> float:
         """Return the tokens per second of each request."""
-        size = len(self._decoding)
-        return interpolate(self._rates.decode_tokens_s, size) / size
+        return interpolate(self._rates.decode_tokens_s, requests) / requests
 
     def _admit(self, now: float) -> None:
         if self._prefilling is not None:
             return
         rates = self._rates
-        while self._queue and len(self._decoding) < rates.max_batch:
+        while self._queue and len(self._decoding.requests) < rates.max_batch:
             request = self._queue[0]
             if now - request.sent_at >= self._timeout:
                 self._done(self._queue.popleft(), now, "timeout")
@@ -272,35 +285,22 @@ class LlmStation:
             needed = request.input_tokens + request.output_tokens
             if rates.kv_cache_tokens and self._cache + needed > rates.kv_cache_tokens:
                 break
-            self._advance(now)
+            self._decoding.pause(now)
             self._prefilling = self._queue.popleft()
             self._cache += needed
-            self._version += 1
             request.started_at = now
             self._clock.at(now + request.input_tokens / rates.prefill_tokens_s, self._prefilled)
             return
-        self._schedule(now)
+        self._decoding.proceed(now)
 
     def _prefilled(self, now: float, _: Any) -> None:
         request, self._prefilling = self._prefilling, None
-        self._since = now
         request.first_token_at = now
-        self._number += 1
-        heappush(self._decoding, (self._tokens + max(0, request.output_tokens - 1), self._number, request))
+        self._decoding.add(request, max(0, request.output_tokens - 1), now)
+        self._decoding.paused = False
         self._admit(now)
 
-    def _schedule(self, now: float) -> None:
-        self._advance(now)
-        self._version += 1
-        if self._decoding:
-            left = max(0.0, self._decoding[0][0] - self._tokens)
-            self._clock.at(now + left / self._token_rate(), self._finish, self._version)
-
-    def _finish(self, now: float, version: int) -> None:
-        if version != self._version:
-            return
-        self._advance(now)
-        self._tokens, _, request = heappop(self._decoding)
+    def _finish(self, now: float, request: Any) -> None:
         self._cache -= request.input_tokens + request.output_tokens
         self._admit(now)
         self._done(request, now, "")

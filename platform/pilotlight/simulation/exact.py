@@ -8,7 +8,6 @@ from array import array
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -23,7 +22,7 @@ from pilotlight.gateway.proxy.responses import ErrorResponse
 from pilotlight.gateway.proxy.upstream import LiveReplica
 from pilotlight.gateway.routing_table import Backend, Replica
 from pilotlight.simulation.replica_set import ReplicaSet, SimulatedReplica
-from pilotlight.simulation.result import LatencyHistogram, Simulation
+from pilotlight.simulation.result import LatencyHistogram, LatencyOverTime, Simulation
 from pilotlight.simulation.scenario import Scenario
 from pilotlight.simulation.service_times import Profile
 from pilotlight.simulation.stations import (
@@ -259,6 +258,8 @@ class ExactEngine:
 
     def _result(self) -> Simulation:
         arrived, latency, held, queued, served, first = map(np.asarray, self.recording)
+        order, over_time = np.argsort(arrived, kind="stable"), LatencyOverTime(self.end)
+        over_time.add(arrived[order], latency[order])
         simulation = self.replica_set.simulation(
             "exact", histogram(latency), histogram(held[held > 0]), histogram(queued), histogram(served)
         )
@@ -267,7 +268,7 @@ class ExactEngine:
             failures=dict(self.failures),
             cold_requests=self.cold_requests,
             first_token=histogram(first) if self._is_llm else None,
-            latency_over_time=latency_over_time(arrived, latency, self.end),
+            latency_over_time=over_time.points(),
         )
 
 
@@ -285,25 +286,6 @@ def service_times(profile: Profile, trace: Trace, rng: np.random.Generator) -> l
     if len(samples) == 1:
         return [samples[0]] * trace.requests
     return rng.choice(np.array(samples), trace.requests).tolist()  # type: ignore[no-any-return]
-
-
-def latency_over_time(
-    arrived: NDArray[np.float64], latency: NDArray[np.float64], end: float, points: int = 200
-) -> list[tuple[float, float, float]]:
-    """Return the start of each interval with requests, and the median and 99th percentile of those that came in it."""
-    if not arrived.size:
-        return []
-    width = max(end / points, 1e-9)
-    order = np.argsort(arrived, kind="stable")
-    arrived, latency = arrived[order], latency[order]
-    edges = np.searchsorted(arrived, np.arange(points + 1) * width)
-    edges[-1] = arrived.size
-    points_of_time = []
-    for index, (low, high) in enumerate(pairwise(edges)):
-        if high > low:
-            median, tail = np.quantile(latency[low:high], (0.5, 0.99))
-            points_of_time.append((index * width, float(median), float(tail)))
-    return points_of_time
 
 
 def simulate_exactly(scenario: Scenario, profile: Profile, trace: Trace, seed: int = 0) -> Simulation:

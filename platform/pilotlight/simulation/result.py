@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 Json = Any
 LEAST_S: Final = 1e-5
+POINTS: Final = 200  # of a series over the whole time
 BINS_PER_DECADE: Final = 1000  # a bin is 0.23 % wide
 _BINS: Final = 10 * BINS_PER_DECADE  # up to 1e5 s
 QUANTILE: Final = re.compile(r"(held_|queued_|served_|ttft_|)p(\d{1,2}(\.\d+)?)")
@@ -66,6 +68,36 @@ class LatencyHistogram:
         return (self._sums[used] / self.counts[used]).tolist(), (
             np.cumsum(self.counts)[used] / max(1, self.count)
         ).tolist()
+
+
+class LatencyOverTime:
+    """Medians and 99th percentiles by interval of arrival, of requests that are added in its order."""
+
+    def __init__(self, end: float) -> None:
+        self._width = max(end / POINTS, 1e-9)
+        self._points: list[tuple[float, float, float]] = []
+        self._interval: list[NDArray[np.float64]] = []
+        self._number = 0
+
+    def add(self, arrivals: NDArray[np.float64], latency: NDArray[np.float64]) -> None:
+        numbers = (arrivals / self._width).astype(np.int64)
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), numbers.size] if numbers.size else []
+        for low, high in pairwise(edges):
+            if numbers[low] != self._number:
+                self._close()
+                self._number = int(numbers[low])
+            self._interval.append(latency[low:high])
+
+    def points(self) -> list[tuple[float, float, float]]:
+        """Return the start of each interval with requests, and its quantiles."""
+        self._close()
+        return self._points
+
+    def _close(self) -> None:
+        if self._interval:
+            median, tail = np.quantile(np.concatenate(self._interval), (0.5, 0.99))
+            self._points.append((self._number * self._width, float(median), float(tail)))
+        self._interval = []
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,7 @@ class ApproximateEngine:
             simulation,
             failures={reason: count for reason, count in self.failures.items() if count},
             cold_requests=self.cold_requests,
-            latency_over_time=recording.over_time,
+            latency_over_time=recording.over_time.points(),
         )
 
 

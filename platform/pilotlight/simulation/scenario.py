@@ -55,13 +55,11 @@ class Scenario:
     external_push: bool = False  # a trigger reads the requests of the moment, and each prolongs KEDA's cooldown
 
 
-def scenario_of(
-    plan: Plan, manifests: Sequence[Manifest], *, embedded: bool, component: str = "", zero_grace_s: float = 0.0
-) -> Scenario:
+def scenario_of(plan: Plan, manifests: Sequence[Manifest], *, embedded: bool, component: str = "") -> Scenario:
     """Return the scenario of the component that serves the model, or of the named one.
 
-    `embedded`: on the platform of one machine; else on a cluster with Knative and KEDA. `zero_grace_s` is the embedded
-    platform's own setting. Raise UsageError if there is nothing to simulate.
+    `embedded`: on the platform of one machine; else on a cluster with Knative and KEDA. Raise UsageError if there is
+    nothing to simulate.
     """
     workload = served_workload(plan, component)
     documents = [each.document for each in manifests]
@@ -75,7 +73,7 @@ def scenario_of(
     scaling, notes = _scaling(document, autoscaler)
     activator = isinstance(scaling, Kpa) and not embedded
     if isinstance(scaling, Kpa) and embedded:
-        scaling = replace(scaling, grace_s=zero_grace_s)
+        scaling = replace(scaling, grace_s=0.0)
     timeout = float(workload.timeout_seconds or DEFAULT_TIMEOUT_S)
     others = [each.name for each in plan.workloads if each.name != workload.name]
     if others:

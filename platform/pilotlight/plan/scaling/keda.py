@@ -23,6 +23,7 @@ from pilotlight.spec.service import ScalingMetric
 Json = Any
 LEAST_VERSION: Final = (2, 18)
 # Above any latency: at zero replicas only requests may activate, not the latency of past ones.
+OTEL_SCALER: Final = "keda-otel-scaler.keda.svc:4318"
 NEVER_ACTIVE: Final = "1000000"
 # KEDA rounds thresholds and values to three decimals, and rejects a threshold of 0. Below this, rounding loses more
 # than 1 %.
@@ -49,9 +50,9 @@ class TriggerSpec:
     auth_modes: str = ""
 
 
-def version_at_least(version: str, least: tuple[int, int] = LEAST_VERSION) -> bool:
+def is_supported(version: str) -> bool:
     parts = [int(part) for part in version.lstrip("v").split(".")[:2] if part.isdigit()]
-    return tuple(parts) >= least
+    return tuple(parts) >= LEAST_VERSION
 
 
 def prometheus(context: PlanContext, spec: TriggerSpec, min_replicas: int) -> Trigger:
@@ -153,11 +154,11 @@ def graphite(name: str, metric: ScalingMetric) -> Trigger:
     return Trigger("graphite", name, metadata, "Value" if level else "AverageValue", dict(metric.authentication))
 
 
-def pod_metric(context: PlanContext, name: str, metric: ScalingMetric, default_scaler: str) -> Trigger:
+def pod_metric(context: PlanContext, name: str, metric: ScalingMetric) -> Trigger:
     """Build a trigger for KServe's PodMetric: KEDA's OpenTelemetry add-on sums over all pods of the workload."""
     filters = f'namespace="{context.service.namespace}", deployment="{context.name}"'
     metadata = {
-        "scalerAddress": metric.server_address or default_scaler,
+        "scalerAddress": metric.server_address or OTEL_SCALER,
         "metricQuery": f"sum({metric.query or metric.name}{{{filters}}})",
         "targetValue": metric.target,
     }

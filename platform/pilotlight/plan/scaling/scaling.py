@@ -178,7 +178,7 @@ def _check_keda(context: PlanContext, capabilities: Capabilities, log: DecisionL
     path = context.path()
     if not capabilities.keda:
         log.error("PL314", path, "needs KEDA, which the target does not have; install it or use hpa")
-    elif not keda.version_at_least(capabilities.keda):
+    elif not keda.is_supported(capabilities.keda):
         message = f"KEDA {capabilities.keda} has no fallback for Value metrics; upgrade it to 2.18 or later"
         log.error("PL314", path, message)
     log.require(Requirement("version", "KEDA >= 2.18", f"{context.component.role}: fallback on Value metrics"))

@@ -3,7 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from ipaddress import ip_address
 from typing import Final, cast
 from urllib.parse import urlsplit
@@ -22,7 +22,6 @@ OPERATORS: Final = ("GreaterThanOrEqual", "LessThanOrEqual")
 DEFAULT_CONCURRENCY: Final = 10
 DEFAULT_RPS: Final = 200  # Knative's default target
 OME_THRESHOLD: Final = "10"
-OTEL_SCALER: Final = "keda-otel-scaler.keda.svc:4318"
 _SCHEDULE: Final = re.compile(r"(\S+(?: +\S+){4}) +to +(\S+(?: +\S+){4}) +([A-Za-z][\w+/-]*) *= *([1-9]\d{0,5})")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
@@ -33,22 +32,15 @@ def config_of(context: PlanContext) -> KedaConfig | None:
     general = context.service.keda if context.serves_model else None
     config = own or general
     if own is not None and general is not None:
-        config = KedaConfig(
-            enabled=own.enabled if own.enabled is not None else general.enabled,
-            server_address=own.server_address or general.server_address,
-            query=own.query or general.query,
-            threshold=own.threshold or general.threshold,
-            operator=own.operator or general.operator,
-            authentication=own.authentication or general.authentication,
-            auth_modes=own.auth_modes or general.auth_modes,
-        )
-    written = {
+        written = {field.name: getattr(own, field.name) for field in fields(own)}
+        config = replace(general, **{name: value for name, value in written.items() if value not in (None, "", {})})
+    annotated = {
         "query": context.annotation(document_annotations.KEDA_QUERY),
         "threshold": context.annotation(document_annotations.KEDA_THRESHOLD),
         "operator": context.annotation(document_annotations.KEDA_OPERATOR),
         "server_address": context.annotation(document_annotations.KEDA_ADDRESS),
     }
-    overrides = {name: value for name, value in written.items() if value}
+    overrides = {name: value for name, value in annotated.items() if value}
     return replace(config or KedaConfig(), **overrides) if overrides else config  # type: ignore[arg-type]
 
 
@@ -294,7 +286,7 @@ def _unguarded(context: PlanContext) -> list[Trigger]:
         elif metric.name == "graphite":
             triggers.append(keda.graphite(f"metric_{index}", metric))
         elif metric.kind == "pod" and not metric.name.startswith("pilotlight_"):
-            triggers.append(keda.pod_metric(context, f"metric_{index}", metric, OTEL_SCALER))
+            triggers.append(keda.pod_metric(context, f"metric_{index}", metric))
     return triggers
 
 

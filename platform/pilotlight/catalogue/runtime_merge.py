@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from pilotlight.catalogue.document_types import quantity_value
+from pilotlight.spec.component_fields import split_containers
 from pilotlight.spec.service import Component, NodeGroup, Runtime, SupportedFormat
 
 Json = Any
@@ -182,12 +183,7 @@ def _kserve_group(runtime: Runtime, component: Component, group: NodeGroup) -> M
 
 
 def _split(pod: Mapping[str, Json], main: str) -> MergedPod:
-    """Separate the main container from the rest: the one with its name, else the first."""
-    containers = list(pod.get("containers") or ())
-    chosen = next((item for item in containers if item.get("name") == main), containers[0] if containers else {})
-    rest = {key: value for key, value in pod.items() if key != "containers"}
-    sidecars = [item for item in containers if item is not chosen]
-    return MergedPod(rest | ({"containers": sidecars} if sidecars else {}), dict(chosen))
+    return MergedPod(*split_containers(pod, main))
 
 
 def _overlay(base: MergedPod, pod: Mapping[str, Json], container: Mapping[str, Json] | None) -> MergedPod:

@@ -40,6 +40,15 @@ def pod_of(value: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value[name] for name in value if name in COMPONENTS.record("Pod").fields}
 
 
+def split_containers(pod: Mapping[str, Json], name: str) -> tuple[dict[str, Json], dict[str, Json]]:
+    """Separate the main container from the rest of a pod with its sidecars: the one of this name, else the first."""
+    containers = list(pod.get("containers") or ())
+    main = next((each for each in containers if each.get("name") == name), containers[0] if containers else {})
+    sidecars = [each for each in containers if each is not main]
+    rest = {key: value for key, value in pod.items() if key != "containers"}
+    return rest | ({"containers": sidecars} if sidecars else {}), dict(main)
+
+
 def component(role: Role, value: Mapping[str, Json], **own: Any) -> Component:
     """Build a component from the shared fields and `own`. `maxReplicas: 0` means unset, as in both groups."""
     shared: dict[str, Any] = {

@@ -22,6 +22,7 @@ from pilotlight.spec.component_fields import (
     pod_of,
     resolve_uri,
     service,
+    split_containers,
 )
 from pilotlight.spec.field_tables import LLM
 from pilotlight.spec.field_types import child_path, read, source_locations
@@ -235,12 +236,8 @@ def _component(
 
 
 def _split(template: Mapping[str, Json]) -> tuple[dict[str, Json], dict[str, Json]]:
-    """Return the pod with its sidecars, and the engine's container: the one called `main`, else the first."""
-    containers = template.get("containers", ())
-    main = next((each for each in containers if each.get("name") == MAIN), containers[0] if containers else {})
-    sidecars = [each for each in containers if each is not main]
-    pod = {name: value for name, value in pod_of(template).items() if name != "containers"}
-    return {**pod, **({"containers": sidecars} if sidecars else {})}, {**main}
+    """Return the pod with its sidecars, and the engine's container."""
+    return split_containers(pod_of(template), MAIN)
 
 
 def _engine(

@@ -347,36 +347,29 @@ def _interval(key: str, value: Json) -> float:
     return interval
 
 
-def _integer(minimum: int) -> Callable[[str, Json], int]:
-    def read(key: str, value: Json) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise UsageError(f"{key} is {display(value)}, must be a whole number of at least {minimum}")
+def _checked(valid: Callable[[Json], bool], must: str) -> Callable[[str, Json], Any]:
+    """Return the reader of a value that is taken as it is written."""
+
+    def read(key: str, value: Json) -> Any:
+        if not valid(value):
+            raise UsageError(f"{key} is {display(value)}, must be {must}")
         return value
 
     return read
 
 
-def _ratio(key: str, value: Json) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 1 <= value < math.inf:
-        raise UsageError(f"{key} is {display(value)}, must be a number of at least 1, such as 1.2")
-    return float(value)
+def _integer(minimum: int) -> Callable[[str, Json], Any]:
+    return _checked(lambda value: type(value) is int and value >= minimum, f"a whole number of at least {minimum}")
 
 
-def _one_of(*values: str) -> Callable[[str, Json], str]:
-    def read(key: str, value: Json) -> str:
-        if value not in values:
-            raise UsageError(f"{key} is {display(value)}, must be {' or '.join(filter(None, values))}")
-        return str(value)
-
-    return read
+def _one_of(*values: str) -> Callable[[str, Json], Any]:
+    return _checked(lambda value: value in values, " or ".join(filter(None, values)))
 
 
-def _boolean(key: str, value: Json) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{key} is {display(value)}, must be true or false")
-    return value
-
-
+_boolean: Final = _checked(lambda value: isinstance(value, bool), "true or false")
+_ratio: Final = _checked(
+    lambda value: type(value) in (int, float) and 1 <= value < math.inf, "a number of at least 1, such as 1.2"
+)
 # By key of flags and manifests: the field of Policy, and its parser.
 _FIELDS: Final[dict[str, tuple[str, Callable[[str, Json], Any]]]] = {
     "steps": ("steps", _steps),

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 LOOPBACK = "127.0.0.1"
 CONNECT_S = 3.0
 CGROUP = Path("/sys/fs/cgroup")
-_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a very large number
+MEMINFO = Path("/proc/meminfo")
 
 
 def user_name() -> str:
@@ -76,24 +76,24 @@ def cpu_share(text: str) -> float | None:
     return int(words[0]) / int(words[1])
 
 
-def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the available bytes within the cgroup's limit; None: unknown."""
-    limits = (_text(cgroup / "memory.max"), _text(cgroup / "memory" / "memory.limit_in_bytes"))
-    sizes = [int(limit) for limit in limits if limit.isdigit() and int(limit) < _UNLIMITED]
-    free = meminfo_bytes(_text(meminfo), "MemAvailable")
-    return min([*sizes, *([] if free is None else [free])], default=None)
+def available_memory() -> int | None:
+    """Return the available bytes within the limits of this process's cgroups; None: unknown."""
+    return limited_memory(_text(MEMINFO), _memory_limits(), "MemAvailable") or None
 
 
 def total_memory() -> int:
     """Return the bytes of memory that this process may use; 0 if /proc cannot be read."""
-    files = limit_files(_text(Path("/proc/self/cgroup")))
-    return limited_memory(_text(Path("/proc/meminfo")), (_text(Path(file)) for file in files))
+    return limited_memory(_text(MEMINFO), _memory_limits())
 
 
-def limited_memory(meminfo: str, limits: Iterable[str]) -> int:
-    """Return the memory of the machine, or the lowest limit of its cgroups if that is less."""
-    total = meminfo_bytes(meminfo, "MemTotal") or 0
-    return min([total, *(int(limit) for limit in limits if limit.strip().isdigit())])
+def limited_memory(meminfo: str, limits: Iterable[str], field: str = "MemTotal") -> int:
+    """Return a field of /proc/meminfo, or the lowest limit of the cgroups if that is less."""
+    size = meminfo_bytes(meminfo, field) or 0
+    return min([size, *(int(limit) for limit in limits if limit.strip().isdigit())])
+
+
+def _memory_limits() -> Iterator[str]:
+    return (_text(Path(file)) for file in limit_files(_text(Path("/proc/self/cgroup"))))
 
 
 def limit_files(cgroup: str) -> list[str]:

@@ -76,17 +76,12 @@ def test_the_older_control_groups_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("25000\n")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
     assert usable_cpus(tmp_path) == 0.25
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    (tmp_path / "meminfo").write_text("MemTotal: 8 kB\nMemAvailable: 4 kB\n")
-    assert available_memory(tmp_path, tmp_path / "meminfo") == 4096
 
 
-def test_a_limit_below_what_is_free_counts(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "meminfo").write_text("MemAvailable: 4 kB\n")
-    assert available_memory(tmp_path, tmp_path / "meminfo") == 1000
-    assert available_memory(tmp_path / "none", tmp_path / "none") is None
+def test_a_limit_below_what_is_free_counts() -> None:
+    meminfo = "MemTotal: 8 kB\nMemAvailable: 4 kB\n"
+    assert limited_memory(meminfo, ["1000\n"], "MemAvailable") == 1000
+    assert limited_memory(meminfo, ["9223372036854771712\n"], "MemAvailable") == 4096
 
 
 def test_this_machine_has_both() -> None:

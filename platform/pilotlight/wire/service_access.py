@@ -18,6 +18,7 @@ from pilotlight.wire.token_bucket import TokenBuckets
 
 CACHED_TOKENS: Final = 4096  # clients repeat their tokens, and a signature check costs more than the rest of a request
 SCHEME: Final = "bearer"
+LEEWAY_S: Final = 10.0  # of the validity time, for clock skew
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +177,11 @@ def _keys(document: str) -> jwt_verification.Keys:
         raise CannotVerify("its JWKS cannot be read; check pilotlight.dev/auth-jwt-jwks") from error
 
 
-def validity_problem(claims: Claims, now: float, leeway_s: float = 10.0) -> str:
+def validity_problem(claims: Claims, now: float) -> str:
     """Return why the token is expired or not yet valid; empty: it is valid. Allows for clock skew."""
-    if now >= claims.expires + leeway_s:
+    if now >= claims.expires + LEEWAY_S:
         return "the token has expired"
-    return "the token is not valid yet" if now < claims.not_before - leeway_s else ""
+    return "the token is not valid yet" if now < claims.not_before - LEEWAY_S else ""
 
 
 def _unauthorized(realm: str, message: str, error: str = "") -> Refusal:

@@ -51,8 +51,8 @@ def missing_models(services: "Sequence[Service]", *, here: bool) -> "Iterator[Pr
     from pilotlight.spec.problems import Problem
 
     for service in services:
-        for path, value in _uris(service.document.get("spec") or {}, "spec"):
-            location, relative = service.location(path), value.startswith(("./", "../"))
+        for path, value in model_uris(service):
+            location, relative = service.location(path), value.startswith(RELATIVE)
             file = local_path(resolve_uri(value, location))
             if not is_local(value) or os.path.exists(file):
                 continue

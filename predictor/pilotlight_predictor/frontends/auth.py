@@ -10,13 +10,12 @@ behind a proxy, whose own address is loopback too, and never without the API tok
 import os
 from collections.abc import Mapping
 from enum import Enum, auto
-from functools import lru_cache
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pilotlight.wire.client_address import client_address, is_local_name
+from pilotlight.wire.client_address import client_address, is_local_name, is_loopback
 from pilotlight_predictor.config import ServerSettings
 from pilotlight_predictor.errors import Forbidden, LoadFailed, NotReady, PredictorError, RateLimited, Unauthenticated
 from pilotlight_predictor.frontends.peer import Peer, local_owner
@@ -129,7 +128,7 @@ def authorize(identity: Identity, action: Action) -> None:
 
 def _is_local_user(headers: Mapping[str, str], peer: str) -> bool:
     """Whether a process of the server's user, or of root, sent the request itself: no proxy, no web page."""
-    if not _is_loopback(peer) or "origin" in headers or any(name in headers for name in FORWARDING_HEADERS):
+    if not is_loopback(peer) or "origin" in headers or any(name in headers for name in FORWARDING_HEADERS):
         return False
     if headers.get("sec-fetch-site", "") not in OWN_PAGES or not _is_local_host(headers.get("host", "")):
         return False
@@ -148,14 +147,6 @@ def _error(refusal: "Refusal") -> PredictorError:
     if refusal.status == 429:
         return RateLimited(refusal.message, int(refusal.headers["Retry-After"]))
     return {401: Unauthenticated, 403: Forbidden}.get(refusal.status, NotReady)(refusal.message)
-
-
-@lru_cache(1024)
-def _is_loopback(peer: str) -> bool:
-    try:
-        return ip_address(peer).is_loopback
-    except ValueError:
-        return False
 
 
 def _bearer(header: str) -> bytes:

@@ -23,7 +23,7 @@ from pilotlight_predictor.models.sources import prepare
 from pilotlight_predictor.models.warmup import DecodeExample, WarmupResult, plan_warmup, run_warmups
 from pilotlight_predictor.observability.logs import log
 from pilotlight_predictor.repository.autocomplete import BatchDefaults, ModelFileInfo, complete
-from pilotlight_predictor.repository.layout import ModelSource, model_file, read_labels
+from pilotlight_predictor.repository.layout import ModelSource, configured_backend, model_file, read_labels
 from pilotlight_predictor.repository.model_config import ModelConfig
 from pilotlight_predictor.repository.unsupported_fields import ignored_fields
 from pilotlight_predictor.scheduling.sequence_state import (
@@ -148,14 +148,7 @@ def _warn_ignored_fields(config: ModelConfig, version: int, graphs: bool = False
 
 
 def _backend_entry(config: ModelConfig, path: Path) -> backend_table.BackendEntry:
-    named = config.platform or config.backend
-    if named:
-        row = backend_table.find_backend(named)
-        if row is None:
-            known = ", ".join(name for r in backend_table.all_backends() for name in r.names)
-            raise LoadFailed(f"unknown backend '{named}'; known: {known}")
-        return row
-    row = backend_table.backend_for_folder(path) or backend_table.backend_for_file(path)
+    row = configured_backend(config) or backend_table.backend_for_folder(path) or backend_table.backend_for_file(path)
     if row is None:
         endings = dict.fromkeys("." + file.rpartition(".")[2] for r in backend_table.TABLE for file in r.files)
         kind = f"{path.suffix} files" if path.suffix else "files without an ending"

@@ -190,7 +190,7 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
         if not version_dir.exists():
             raise LoadFailed(f"{config.name}: {version_dir} does not exist")
         return version_dir
-    backend = _configured_backend(config)
+    backend = configured_backend(config)
     if backend is None and backend_for_folder(version_dir) is not None:
         return version_dir
     model = only_model(version_dir, code="class" in config.parameters) if backend is None else None
@@ -209,7 +209,7 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
     )
 
 
-def _configured_backend(config: ModelConfig) -> BackendEntry | None:
+def configured_backend(config: ModelConfig) -> BackendEntry | None:
     """Return the backend of the configuration; None if it names none. Raise LoadFailed for an unknown one."""
     # `platform` is more specific than `backend`: tensorflow has two formats.
     name = config.platform or config.backend

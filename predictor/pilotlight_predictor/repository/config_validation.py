@@ -44,15 +44,15 @@ def validate(document: ConfigDocument) -> None:
 
 
 def _check_filenames(document: ConfigDocument) -> None:
-    values = document.values
-    names: list[tuple[Path, str]] = []
-    if values.get("default_model_filename"):
-        names.append((("default_model_filename",), values["default_model_filename"]))
+    values, folder = document.values, "the version's directory"
+    _check_inside(document, values.get("default_model_filename") or "file", ("default_model_filename",), folder)
     for capability, filename in values.get("cc_model_filenames", {}).items():
-        names.append((("cc_model_filenames", capability), filename))
-    for path, filename in names:
-        if not stays_inside(filename):
-            raise document.failure(path, f"= {filename!r}, must be a path inside the version's directory")
+        _check_inside(document, filename, ("cc_model_filenames", capability), folder)
+
+
+def _check_inside(document: ConfigDocument, filename: str, path: Path, folder: str) -> None:
+    if not stays_inside(filename):
+        raise document.failure(path, f"= {filename!r}, must be a path inside {folder}")
 
 
 def _check_dynamic_batching(document: ConfigDocument) -> None:
@@ -176,9 +176,7 @@ def _check_warmup_input(document: ConfigDocument, tensor: Values, path: Path) ->
     if not _WARMUP_SOURCES & set(tensor):
         raise document.failure(path, "has no data; add zero_data: true, random_data: true or input_data_file")
     check_dims(document, tensor.get("dims", []), (*path, "dims"), variable=False)
-    filename = tensor.get("input_data_file", "file")
-    if not stays_inside(filename):
-        raise document.failure((*path, "input_data_file"), f"= {filename!r}, must be a path inside <model>/warmup")
+    _check_inside(document, tensor.get("input_data_file", "file"), (*path, "input_data_file"), "<model>/warmup")
 
 
 def _check_cache(document: ConfigDocument) -> None:
@@ -244,10 +242,8 @@ def _check_state(document: ConfigDocument, state: Values, path: Path) -> None:
     if len(initial) > 1:
         raise document.failure((*path, "initial_state"), f"has {len(initial)} entries; at most one is possible")
     for each in initial:
-        filename = each.get("data_file", "file")
-        if not stays_inside(filename):
-            place = (*path, "initial_state", 0, "data_file")
-            raise document.failure(place, f"= {filename!r}, must be a path inside <model>/initial_state")
+        place = (*path, "initial_state", 0, "data_file")
+        _check_inside(document, each.get("data_file", "file"), place, "<model>/initial_state")
         if any(dim < 1 for dim in each.get("dims", [])):
             raise document.failure((*path, "initial_state", 0, "dims"), "must be of numbers from 1 upwards")
 

@@ -17,7 +17,7 @@ from pilotlight_predictor.errors import BadRequest, Forbidden, NotFound, Predict
 from pilotlight_predictor.frontends.auth import Action
 from pilotlight_predictor.frontends.grpc.dispatcher import Method, Service, message_handler, unobserved
 from pilotlight_predictor.frontends.http.messages import HttpRequest
-from pilotlight_predictor.frontends.http.router import Handler, Route, ServingProtocol
+from pilotlight_predictor.frontends.http.router import Route, ServingProtocol
 from pilotlight_predictor.protocols.v2.grpc import service as grpc_service
 from pilotlight_predictor.protocols.v2.grpc.infer_request import read_version
 from pilotlight_predictor.server.handler_context import Server
@@ -35,6 +35,14 @@ MERGED: Final = {
 OF_EXECUTIONS: Final = ("/api/status", "/api/profile")  # of the model process: a front executes nothing
 CONTROL: Final = ("load", "unload", "park", "wake")  # without a timeout
 ERRORS: Final = {error.status: error for error in (BadRequest, Forbidden, NotFound, Unavailable, Unsupported)}
+NO_MEMORY: Final = "shared memory needs a single process; start the server with --workers 1"
+NO_MEMORY_OF_FRONTS: Final = "shared memory regions need a single process; start the server without --fronts"
+NO_TRACES: Final = "request traces need a single process; start the server without --fronts"
+NO_ADAPTERS: Final = (
+    "loading and unloading adapters needs a single process; start the server with --workers 1, or set the adapters at "
+    "start (--adapter)"
+)
+
 FanOutMethod = Callable[[ParentChannel, Message], Awaitable[Message]]
 
 
@@ -68,12 +76,9 @@ def _fan_out_route(route: Route, channel: ParentChannel, fronts: bool) -> Route:
     mode = merge_mode(route, fronts=fronts)
     if not mode:
         return route
-    refusals: dict[str, Handler] = {"refused": _refuse, "adapters": _refuse_adapters}
-    if fronts:
-        refusals = {"refused": _refuse_with_fronts}
-        if "/trace/" in route.pattern:
-            return route._replace(handler=_refuse_traces)
-    handler = refusals.get(mode) or (lambda _, request: channel.request(mode, request))
+    refusals = {"refused": NO_MEMORY_OF_FRONTS} if fronts else {"refused": NO_MEMORY, "adapters": NO_ADAPTERS}
+    message = NO_TRACES if fronts and "/trace/" in route.pattern else refusals.get(mode)
+    handler = _refusing(message) if message else (lambda _, request: channel.request(mode, request))
     return route._replace(handler=handler)
 
 
@@ -88,9 +93,9 @@ def fan_out_services(
 
 def _fan_out_method(method: Method, channel: ParentChannel, fronts: bool) -> Method:
     if "SharedMemory" in method.name:
-        return method._replace(unary=_refuse_with_fronts if fronts else _refuse)
+        return method._replace(unary=_refusing(NO_MEMORY_OF_FRONTS if fronts else NO_MEMORY))
     if fronts and method.name == "TraceSetting":
-        return method._replace(unary=_refuse_traces)
+        return method._replace(unary=_refusing(NO_TRACES))
     fan_out = FAN_OUT_METHODS.get(method.name)
     if fan_out is None:
         return method
@@ -103,21 +108,11 @@ def _fan_out_method(method: Method, channel: ParentChannel, fronts: bool) -> Met
     return method._replace(unary=message_handler(grpc_service.PACKAGE, method.name, respond))
 
 
-def _refuse(_: Server, __: HttpRequest) -> NoReturn:
-    raise Unsupported("shared memory needs a single process; start the server with --workers 1")
+def _refusing(message: str) -> Callable[[Server, HttpRequest], NoReturn]:
+    def refuse(_: Server, __: HttpRequest) -> NoReturn:
+        raise Unsupported(message)
 
-
-def _refuse_with_fronts(_: Server, __: HttpRequest) -> NoReturn:
-    raise Unsupported("shared memory regions need a single process; start the server without --fronts")
-
-
-def _refuse_traces(_: Server, __: HttpRequest) -> NoReturn:
-    raise Unsupported("request traces need a single process; start the server without --fronts")
-
-
-def _refuse_adapters(_: Server, __: HttpRequest) -> NoReturn:
-    fix = "start the server with --workers 1, or set the adapters at start (--adapter)"
-    raise Unsupported(f"loading and unloading adapters needs a single process; {fix}")
+    return refuse
 
 
 async def _statistics(channel: ParentChannel, message: Message) -> Message:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -33,7 +33,8 @@ def main(argv: list[str]) -> int:
         return int(leaving.code or 0)
     uris = [line for uri in arguments.uris for line in (sys.stdin.read().split() if uri == "-" else [uri])]
     options = FetchOptions(timeout=arguments.timeout, retries=RETRIES, allow_http=arguments.allow_http)
-    results = resolve_all(uris, options, arguments.timeout, list_names if arguments.names else resolve)
+    read = list_names if arguments.names else lambda uri, options: asdict(resolve(uri, options))
+    results = resolve_all(uris, options, arguments.timeout, read)
     silent = {"error": f"the store did not respond within {arguments.timeout:g} s"}
     sys.stdout.write(json.dumps({uri: results.get(uri, silent) for uri in uris}) + "\n")
     sys.stdout.flush()
@@ -43,14 +44,14 @@ def main(argv: list[str]) -> int:
 
 
 def resolve_all(
-    uris: Sequence[str], options: FetchOptions, timeout: float, read: Callable[[str, FetchOptions], Any]
+    uris: Sequence[str], options: FetchOptions, timeout: float, read: Callable[[str, FetchOptions], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return what `read` does, or an error, for each URI whose store answers within `timeout` seconds, in parallel."""
     results: dict[str, dict[str, Any]] = {}
 
     def run(uri: str) -> None:
         try:
-            results[uri] = asdict(read(uri, options))
+            results[uri] = read(uri, options)
         except Exception as error:  # one URI must not hide the pins of the others
             sentence = str(error) if isinstance(error, LoadFailed) else f"{redact_uri(uri)}: {type(error).__name__}"
             results[uri] = {"error": sentence}
@@ -75,14 +76,9 @@ def resolve(uri: str, options: FetchOptions) -> Pin:
     return pin_of(location, contents)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    names: tuple[str, ...]
-
-
-def list_names(uri: str, options: FetchOptions) -> Listing:
+def list_names(uri: str, options: FetchOptions) -> dict[str, Any]:
     _, contents = open_and_list(pin_location(uri), options)
-    return Listing(tuple(entry.path for entry in contents.entries))
+    return {"names": [entry.path for entry in contents.entries]}
 
 
 def _size_of(location: Location, options: FetchOptions) -> int:

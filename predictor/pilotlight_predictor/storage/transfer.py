@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event, Lock
-from time import monotonic
+from time import monotonic, sleep
 from typing import TypeVar
 
 from pilotlight.wire.machine import boot_id
@@ -124,15 +124,15 @@ def jitter() -> float:
     return random()  # noqa: S311 - nothing secret about a pause
 
 
-def with_retries(call: Callable[[], T], redacted: str, options: FetchOptions, stop: Event | None = None) -> T:
+def with_retries(call: Callable[[], T], redacted: str, options: FetchOptions) -> T:
     """Return the result of a call without partial progress, such as a listing, with retries."""
-    waiting = stop or Event()
     for attempt in range(options.retries + 1):
         try:
             return call()
         except TransientError as error:
-            if attempt == options.retries or waiting.wait(backoff_delay(attempt, options, jitter())):
+            if attempt == options.retries:
                 raise retries_exhausted(redacted, error, attempt + 1) from error
+            sleep(backoff_delay(attempt, options, jitter()))
     raise AssertionError("the last attempt returns or raises")
 
 

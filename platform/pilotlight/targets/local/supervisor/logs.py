@@ -22,6 +22,7 @@ from pilotlight.wire.machine import last_lines
 
 MAX_ENDED_LOGS: Final = 10  # of ended replicas, per service
 TAIL: Final = 16384
+RAISE_LIMIT: Final = "raise resources.limits.memory"
 _NAMES: Final = {
     signals.SIGSEGV: "segmentation fault", signals.SIGABRT: "aborted", signals.SIGBUS: "bus error",
     signals.SIGILL: "illegal instruction", signals.SIGFPE: "arithmetic error", signals.SIGKILL: "killed",
@@ -138,11 +139,12 @@ def remove_expired(logs: Path, deployed: Collection[tuple[str, str]], settings: 
 
 
 def over_limit(used: int, limit: int) -> str:
-    return f"used {_mib(used)}, limit {_mib(limit)}"
+    return f"used {_mib(used)}, limit {_mib(limit)}; {RAISE_LIMIT}"
 
 
 def out_of_memory(limit: int | None) -> str:
-    return f"ended by the kernel: memory limit {_mib(limit)} reached" if limit else "ended by the kernel: out of memory"
+    reached = f"memory limit {_mib(limit)} reached; {RAISE_LIMIT}" if limit else "out of memory"
+    return f"ended by the kernel: {reached}"
 
 
 def _mib(size: int) -> str:

@@ -109,14 +109,25 @@ def usage(pid: int) -> Usage:
     if not PROC.exists():
         return ps_usage(pid)
     ticks = os.sysconf("SC_CLK_TCK")
-    seconds, resident = 0.0, 0
+    seconds, resident, unreclaimable = 0.0, 0, 0
     for member in process_tree(pid):
         fields = stat_fields(member)
         if fields:
             own = fields[11:15] if member == pid else fields[11:13]
             seconds += sum(map(int, own)) / ticks
-            resident += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    return Usage(seconds, resident)
+            pages = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+            resident, unreclaimable = resident + pages, unreclaimable + _unreclaimable(member, pages)
+    return Usage(seconds, resident, unreclaimable)
+
+
+def _unreclaimable(pid: int, resident: int) -> int:
+    """Return the resident bytes of a process without pages of files, or all where the kernel (gVisor) has one sum."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return 0
+    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:"))]
+    return sum(sizes) if sizes else resident
 
 
 def process_tree(pid: int) -> Iterator[int]:
@@ -134,7 +145,8 @@ def ps_usage(pid: int) -> Usage:
         return Usage()
     days, _, rest = clock.strip().rpartition("-")  # [days-][hours:]minutes:seconds[.hundredths]
     seconds = reduce(lambda total, part: total * 60 + float(part), rest.split(":"), 0.0)
-    return Usage(seconds + 86400 * int(days or 0), int(resident) * 1024)
+    size = int(resident) * 1024
+    return Usage(seconds + 86400 * int(days or 0), size, size)
 
 
 def pilot_light_pids(home: Home) -> list[int]:

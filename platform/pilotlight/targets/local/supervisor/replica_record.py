@@ -126,10 +126,15 @@ class Replica(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """Resource usage of a process and its descendants."""
+    """Resource usage of a process and its descendants.
+
+    Of `resident_bytes`, `unreclaimable_bytes` are not pages of files (libraries, mapped weights), which the kernel
+    reads again when it needs their memory.
+    """
 
     cpu_seconds: float = 0.0
     resident_bytes: int = 0
+    unreclaimable_bytes: int = 0
 
 
 def is_termination(replica: Replica) -> bool:

@@ -78,12 +78,15 @@ class Housekeeper:
                             await asyncio.to_thread(logs.rotate, Path(log))
 
     def _enforce_memory_limits(self) -> None:
-        """Kill processes above their memory limit where no cgroup enforces it; RSS includes pages shared by forks."""
+        """Kill processes above their memory limit where no cgroup enforces it, which would reclaim pages of files.
+
+        Pages that forks share count for each.
+        """
         for running in self._running.values():
             limit = running.record.checks.memory_limit
             if limit is None or running.record.launcher != ProcessLauncher.name or self._limits.name != "watchdog":
                 continue
-            used = running.usage().resident_bytes
+            used = running.usage().unreclaimable_bytes
             if used > limit:
                 running.kill(logs.over_limit(used, limit))
 

@@ -121,7 +121,7 @@ def test_an_error_that_names_help_is_one() -> None:
 
 
 def test_memory_is_told_in_units_that_people_use() -> None:
-    assert over_limit(612 << 20, 512 << 20) == "used 612 MiB, limit 512 MiB"
+    assert over_limit(612 << 20, 512 << 20) == "used 612 MiB, limit 512 MiB; raise resources.limits.memory"
 
 
 def test_probes_go_to_the_ports_that_the_process_listens_on() -> None:

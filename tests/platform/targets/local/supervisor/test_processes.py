@@ -1,6 +1,7 @@
 """Who a process is and what it uses, as the kernel tells it and as `ps` does where there is no /proc."""
 
 import asyncio
+import mmap
 import os
 import shutil
 import signal
@@ -66,6 +67,21 @@ def test_children_count_to_their_parent(tmp_path: Path) -> None:
             assert usage(parent.pid).resident_bytes > 100 << 20
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_pages_of_files_can_be_reclaimed_and_others_not(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"x" * (64 << 20))
+    before = usage(os.getpid())
+    with (tmp_path / "weights").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        assert mapped.find(b"y") < 0
+        held, shared = b"x" * (32 << 20), mmap.mmap(-1, 32 << 20)
+        shared.write(held)
+        after = usage(os.getpid())
+        shared.close()
+        mapped.close()
+    assert after.resident_bytes - before.resident_bytes > 120 << 20
+    assert 60 << 20 < after.unreclaimable_bytes - before.unreclaimable_bytes < 100 << 20
 
 
 @pytest.mark.parametrize("pidfd", [True, False])

@@ -1,7 +1,8 @@
 """Memory and CPU limits of replicas, by the strongest mechanism of this machine.
 
-In order: cgroup v2 if delegated to this user, cgroup v1 as root, else the housekeeper's watchdog on resident memory and
-a lower priority in place of a CPU limit. Never RLIMIT_AS: runtimes reserve address space that they never use.
+In order: cgroup v2 if delegated to this user, cgroup v1 as root, else the housekeeper's watchdog on memory that cannot
+be reclaimed, and a lower priority in place of a CPU limit. Never RLIMIT_AS: runtimes reserve address space that they
+never use.
 """
 
 import hashlib

@@ -34,7 +34,7 @@ def test_without_groups_a_watchdog_ends_what_uses_too_much(tmp_path: Path, monke
             stage.supervisor.launch(launch(memory_limit=64 * MIB))
             ended = await stage.until("exited")
             used = int(ended.reason.removeprefix("used ").split()[0])
-            assert ended.reason == f"used {used} MiB, limit 64 MiB"
+            assert ended.reason == f"used {used} MiB, limit 64 MiB; raise resources.limits.memory"
             assert 64 <= used < 1024
             assert (ended.signal, ended.crashed) == (9, True)
 
@@ -64,7 +64,7 @@ def test_as_root_the_kernel_keeps_the_memory_limit(tmp_path: Path) -> None:
             assert stage.supervisor.limits == "cgroup v1"
             stage.supervisor.launch(launch(memory_limit=64 * MIB))
             ended = await stage.until("exited")
-            assert ended.reason == "ended by the kernel: memory limit 64 MiB reached"
+            assert ended.reason == "ended by the kernel: memory limit 64 MiB reached; raise resources.limits.memory"
             assert ended.signal == 9
 
     asyncio.run(play())

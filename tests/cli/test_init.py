@@ -189,6 +189,33 @@ def test_memory_fits_the_libraries_of_the_format(call: Call, tmp_path: Path) -> 
         assert written["spec"]["predictor"]["model"]["resources"]["limits"]["memory"] == limit
 
 
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"model.py": "import numpy\n"}, "512Mi"),
+        ({"model.py": "import sklearn.svm\n"}, "1024Mi"),
+        ({"model.py": "def load():\n    from torch import nn\n"}, "2048Mi"),
+        (
+            {"model.py": "from net import Net\n", "net.py": "from . import parts\n", "parts.py": "import jax\n"},
+            "2048Mi",
+        ),
+        ({"model.py": "import torch\n", "torch/__init__.py": "import numpy\n"}, "512Mi"),
+        ({"model.py": "def predict(x): ...\n", "train.py": "import torch\n"}, "512Mi"),
+        ({"config.pbtxt": "", "1/model.py": "import transformers\n"}, "2048Mi"),
+        ({"config.pbtxt": "", "1/model.pt": "x"}, "2048Mi"),
+        ({"config.pbtxt": "", "1/model.onnx": "x"}, "512Mi"),
+    ],
+)
+def test_memory_fits_the_libraries_that_code_imports(
+    files: dict[str, str], limit: str, call: Call, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "net" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "net" / name).write_text(text + "def predict(x): ...\n")
+    written = yaml.safe_load(call("init", str(tmp_path / "net"), "--to", "-").out)
+    assert written["spec"]["predictor"]["model"]["resources"]["limits"]["memory"] == limit
+
+
 def test_a_model_in_python_is_shown_where_its_example_goes(call: Call, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def predict(x):\n    return {'y': x}\n")
     assert "# example: ./example.json" in call("init", str(tmp_path), "--load", "steady", "--to", "-").out

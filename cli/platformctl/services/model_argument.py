@@ -32,6 +32,7 @@ from pilotlight.wire.model_formats import (
     model_name,
     split_object,
 )
+from pilotlight.wire.model_formats.user_code import imported_packages
 from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
 
@@ -107,7 +108,8 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     real = Path(path).resolve()
     files = () if not local else real.rglob("*") if real.is_dir() else (real,)
     size = sum(each.stat().st_size for each in files if each.is_file())
-    model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size)
+    libraries = _libraries(code, name) if local else set[str]()
+    model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size, libraries=libraries)
     if local and (name_of_class or (own and own.name == "python")):
         check_code(path, name_of_class)
     if name_of_class:
@@ -115,6 +117,14 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
         described = f"{phrase}, {'class' if name_of_class[0].isupper() else 'function'} {name_of_class}"
         model = replace(model, phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
+
+
+def _libraries(path: Path, model_format: str) -> set[str]:
+    """Return what the code of Python models imports, and of a Triton repository the extras of its other models."""
+    if model_format not in ("python", "triton"):
+        return set()
+    formats = map(by_name, (each.name for each in path.rglob("*")) if model_format == "triton" else ())
+    return imported_packages(path).union(row.extra for row in formats if row)
 
 
 def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> None:

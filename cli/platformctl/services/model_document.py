@@ -19,6 +19,7 @@ from pilotlight.errors import NotFound, PlatformError, UsageError
 from pilotlight.k8s.model_pins import local_path
 from pilotlight.release.model_check import safe_formats
 from pilotlight.targets import table
+from pilotlight.targets.local.supervisor.logs import RAISE_LIMIT
 from pilotlight.wire.model_formats import detect
 from platformctl import output, targets
 from platformctl.options import DocumentOptions
@@ -62,8 +63,11 @@ def refuse_without_model(model_options: ModelOptions, command: str, service: str
 
 
 @contextmanager
-def trust_advice(document_options: DocumentOptions) -> Iterator[None]:
-    """Replace what the predictor says of a pickle by how a command trusts one of its MODEL, or of a manifest."""
+def fixes(document_options: DocumentOptions) -> Iterator[None]:
+    """Write the fixes of a failed start as options of the command for its MODEL, or as fields of its manifest.
+
+    They trust a pickle that the predictor refuses, and raise the memory limit.
+    """
 
     def own(advice: re.Match[str]) -> str:
         if document_options.text is None:
@@ -76,6 +80,11 @@ def trust_advice(document_options: DocumentOptions) -> Iterator[None]:
     except PlatformError as error:
         advice = r"set --trust-pickle (?P<pins>.+?) \(for a manifest: (?P<setting>--set .+?\]')\)"
         error.args = (re.sub(advice, own, str(error)),)
+        if reached := re.search(rf"limit (\d+) MiB[^;]*; {re.escape(RAISE_LIMIT)}", str(error)):
+            memory = f"resources.limits.memory={-(-int(reached[1]) // 512)}Gi"  # about twice as much
+            own_words = _arguments() + given_options()
+            same = f"{click.get_current_context().command_path}{own_words} --set spec.predictor.model.{memory}"
+            error.hint = f"{same}; {error.hint}" if document_options.text is not None else error.hint
         raise
 
 
@@ -113,6 +122,16 @@ def redeploy_command(service: "Service", path: str, namespace: str) -> str:
     trust = " --trust-pickle" if ENV_TRUST_PICKLE in env else ""
     command = f"platformctl deploy {shlex.quote(word)} --name {service.name}{values}{trust}{given_options()}"
     return f"{command}; or, if it has a manifest, {by_file}"
+
+
+def _arguments() -> str:
+    """Return the arguments of the running command for a shell, with a space before each."""
+    context = click.get_current_context()
+    values = (
+        context.params.get(each.name or "") for each in context.command.params if isinstance(each, click.Argument)
+    )
+    words = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in values if value)
+    return "".join(f" {shlex.quote(str(word))}" for word in words)
 
 
 def with_document(

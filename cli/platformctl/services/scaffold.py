@@ -6,7 +6,7 @@ serverless. What the target does not support is left out (plan/support/target_su
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -19,10 +19,14 @@ Load = Literal["steady", "variable"]
 
 # Scalars that a YAML reader may take for a boolean or null.
 WORDS: Final = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
-# MiB of a replica by the extra that its format needs: the libraries take so much before a model is loaded.
+# MiB of a replica by the extra that its format needs, or a package that its code imports: the libraries take so much
+# before a model is loaded.
 LEAST_MEMORY_MIB: Final = {
-    "torch": 2048, "text": 2048, "tensorflow": 2048, "mlflow": 1024, "sklearn": 1024, "xgboost": 1024,
-    "lightgbm": 1024, "catboost": 1024,
+    **dict.fromkeys((
+        "torch", "text", "tensorflow", "torchvision", "torchaudio", "lightning", "pytorch_lightning", "transformers",
+        "sentence_transformers", "diffusers", "timm", "ultralytics", "fastai", "keras", "jax", "flax", "vllm",
+    ), 2048),
+    **dict.fromkeys(("mlflow", "sklearn", "xgboost", "lightgbm", "catboost"), 1024),
 }  # fmt: skip
 
 
@@ -42,6 +46,7 @@ class Model:
     """`uri` and `format`, or `known`: its name in the catalogue.
 
     `ours`: our predictor serves it on the target, `runtime`: its name, where it is not selected.
+    `libraries`: extras of the formats in it, and packages that its code imports.
     `pickle`: the file that is one, or may be, and why it is `untrusted`; `env` and `arguments`: of the container.
     """
 
@@ -50,6 +55,7 @@ class Model:
     format: str = ""
     known: str = ""
     size: int = 0
+    libraries: Collection[str] = ()
     phrase: str = ""
     ours: bool = False
     runtime: str = ""
@@ -87,7 +93,7 @@ def document(
     )  # fmt: skip
     jinja.filters.update(scalar=_text, quoted=shlex.quote)
     known = find_format(model.format)
-    least = LEAST_MEMORY_MIB.get(known.extra if known else "", 512)
+    least = max(LEAST_MEMORY_MIB.get(each, 512) for each in (known.extra if known else "", *model.libraries))
     return jinja.get_template("service.yaml.j2").render(
         model=model, answers=answers, mode=mode, reason=reason, file="FILE" if file == "-" else file,
         target=target, names_mode=names_mode,

@@ -262,6 +262,15 @@ def test_a_python_model_without_anything_to_serve_is_refused_with_the_line_that_
         assert describe("./wines").name == "wines"
 
 
+def test_a_torch_module_is_refused_as_a_python_model_before_a_start(call: Call, folder: Path) -> None:
+    (folder / "net.py").write_text("from torch import nn\nclass Net(nn.Module):\n    def forward(self, x): return x\n")
+    done = call("deploy", "net.py:Net", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert "Net is a torch.nn.Module, not a model in Python\n  put its weights beside it as model.pt" in done.err
+    (folder / "net.py").write_text("from torch import nn\nclass Net(nn.Module):\n    def predict(self, x): return x\n")
+    assert call("deploy", "net.py:Net", "--dry-run").code == 0
+
+
 @pytest.mark.parametrize(
     ("code", "env", "sentence"),
     [
@@ -549,6 +558,30 @@ def test_models_of_files_classes_hubs_and_stores_answer(
     assert json.loads(call("infer", "chatter", "--text", "hi", "-o", "json").out)["choices"][0]["message"]["content"]
     (revision,) = json.loads(call("status", "talk", "-o", "json").out)["revisions"]
     assert not revision["error_percent"], "sent by generate: V2 would answer 501, which counts as an error"
+
+
+HUNGRY = """
+import time
+
+class Hungry:
+    def initialize(self, args):
+        self.held = b"x" * (250 << 20)
+        time.sleep(60)
+
+    def predict(self, x):
+        return x
+"""
+
+
+def test_a_start_beyond_the_memory_limit_shows_the_command_that_raises_it(
+    platform: Platform, call: Call, folder: Path
+) -> None:
+    (folder / "hungry.py").write_text(HUNGRY)
+    limit = "spec.predictor.model.resources.limits.memory"
+    done = call("deploy", "hungry.py:Hungry", "--name", "big", "--set", f"{limit}=200Mi")
+    assert done.code == 1, done.err
+    assert re.search(r"(used \d+ MiB, limit 200 MiB|memory limit 200 MiB reached); raise resources\.limits", done.err)
+    assert re.search(rf"\n  .*deploy hungry.py:Hungry .*--name big.* --set {limit}=1Gi; platformctl logs big", done.err)
 
 
 CHATTER = """

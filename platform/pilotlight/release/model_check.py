@@ -31,6 +31,7 @@ from pilotlight.wire.model_formats import (
     missing_module,
     model_name,
 )
+from pilotlight.wire.model_formats.user_code import SERVING_METHODS, has_method
 
 if TYPE_CHECKING:
     from pilotlight.plan.types import Workload
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _PICKLE: Final = "is a pickle, which runs code of its author when it is loaded"
 _FLAGS: Final = ("--trust-pickle", "--config")  # by which a container may pin pickles itself
+_MODULES: Final = frozenset({"torch.nn.Module", "nn.Module", "Module"})
 _DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -117,6 +119,10 @@ def check_code(path: str, served: str | None = "") -> None:
         names = [node.name for node in own]
         hint = suggestion(served, names) or (f"; it has {', '.join(names)}" if names else "")
         raise UsageError(f"{file} has no {'class' if served[0].isupper() else 'function'} {served}{hint}")
+    modules = [each for each in own if isinstance(each, ast.ClassDef) and set(map(ast.unparse, each.bases)) & _MODULES]
+    if served in {each.name for each in modules if not has_method(each, (*SERVING_METHODS, "initialize"))}:
+        fix = "put its weights beside it as model.pt, name this file model.py, and deploy the folder"
+        raise UsageError(f"{served} is a torch.nn.Module, not a model in Python", fix)
     if served == "" and own and not may_serve(Path(file).read_bytes()):
         message = f"{file} defines neither a function predict nor a class with a method predict"
         word = shlex.quote(f"{path.rstrip('/')}:{own[0].name}")

@@ -25,6 +25,8 @@ def put(folder: Path, **files: bytes) -> Path:
     return folder
 
 
+NETWORK = b"class Net(nn.Module):\n    def predict(self, x): pass\n"
+SERVED = b"class Digits:\n    def predict(self, x): pass\n"
 SCALER = b"class Scale(base.BaseEstimator, TransformerMixin):\n    def transform(self, x): pass\n"
 
 
@@ -138,6 +140,11 @@ def test_other_text_and_json_is_no_model(tmp_path: Path) -> None:
         ({"model__py": b"class Net(nn.Module):\n\nclass Model:\n", "net__pth": b""}, "python"),
         ({"model__py": b"class Churn(kserve.Model):\n", "net__pth": b""}, "python"),
         ({"model__py": b"def predict(x):\n", "net__pth": b""}, "python"),
+        ({"model__py": NETWORK, "net__pth": b""}, "pytorch"),
+        ({"model__py": NETWORK, "model__safetensors": b""}, "safetensors"),
+        ({"model__py": NETWORK + SERVED, "net__pth": b""}, "python"),
+        ({"model__py": NETWORK + SERVED, "model__safetensors": b""}, "python"),
+        ({"model__py": NETWORK + SERVED, "model__onnx": b""}, "onnx"),
         ({"model__py": SCALER, "m__joblib": b"", "feats__py": b""}, "sklearn"),
         ({"model__py": b"def double(x): pass\n", "model__pkl": b""}, "sklearn"),
         ({"model__py": SCALER + b"class Steps(Scale):\n    def predict(self, x): pass\n", "m__joblib": b""}, "python"),

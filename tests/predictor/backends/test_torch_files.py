@@ -218,6 +218,23 @@ def test_weights_beside_a_module_in_another_file_ask_to_rename_it(tmp_path: Path
         backend.load(spec(tmp_path / "model.pt"))
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("class Block(nn.Module): ...\nclass Net(nn.Module):\n    def f(self): self.b = Block()\n",
+         r"net\.py defines Block, Net: write `from net import Net` into a model\.py"),
+        ("class Net(nn.Module): ...\nclass Wide(Net): ...\n", r"defines Net, Wide: write `from net import Wide` into"),
+        ("class A(nn.Module): ...\nclass B(nn.Module): ...\n",
+         r"defines A, B: write `from net import A`, or the class that you saved, into a model\.py"),
+    ],
+)  # fmt: skip
+def test_of_a_network_and_its_blocks_the_network_is_proposed(tmp_path: Path, code: str, hint: str, spec: Any) -> None:
+    (tmp_path / "net.py").write_text(f"from torch import nn\n{code}")
+    torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
+    with pytest.raises(LoadFailed, match=hint):
+        backend.load(spec(tmp_path / "model.pt"))
+
+
 def test_weights_that_do_not_fit_name_the_keys(net: tuple[Path, Any, Any], spec: Callable[..., LoadSpec]) -> None:
     from safetensors.torch import save_file
 
@@ -227,6 +244,15 @@ def test_weights_that_do_not_fit_name_the_keys(net: tuple[Path, Any, Any], spec:
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(LoadFailed, match=r"does not fit the module of model.py: Missing.*last.bias.*surplus"):
         backend.load(spec(folder / "model.safetensors"))
+
+
+def test_weights_of_another_size_say_how_to_build_the_module(source: Any, spec: Callable[..., LoadSpec]) -> None:
+    code = "class Net(torch.nn.Linear):\n    def __init__(self, classes=5):\n        super().__init__(2, classes)\n"
+    file = source(f"import torch\n\n{code}").with_name("model.pt")
+    torch.save(torch.nn.Linear(2, 10).state_dict(), file)
+    fix = r"define build\(\) in model\.py that returns Net\(…\) with the arguments it was trained with"
+    with pytest.raises(LoadFailed, match=rf"size mismatch for weight: .*{fix}"):
+        backend.load(spec(file))
 
 
 def test_weights_alone_ask_for_a_module(tmp_path: Path, spec: Callable[..., LoadSpec]) -> None:

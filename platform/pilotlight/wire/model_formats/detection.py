@@ -100,19 +100,29 @@ def is_script(file: Path) -> bool:
 
 def only_model(folder: Path, *, code: bool = False) -> Detected | None:
     """Return the model among the files of a folder: the only one, else the weights that a model.py builds the module
-    of, or the only file beside one that has nothing to serve (without `code`), else the one called model.* (of several
-    formats the first of the table), else the only one that is no code and no pickle, else the only one that is no code;
-    None if that is not one."""
+    of, or a model.py whose class loads them itself, or the only file beside one that has nothing to serve (without
+    `code`), else the one called model.* (of several formats the first of the table), else the only one that is no code
+    and no pickle, else the only one that is no code; None if that is not one."""
     models = _models(folder)
     named = sorted((m for m in models if m.file.stem == "model"), key=lambda model: FORMATS.index(model.format))
     files = [model for model in models if model.format.name != "python"]
     data = [model for model in files if model.format.name != "sklearn"]
     weights = [model for model in data if model.format.name in {"pytorch", "safetensors"}]
-    text = _head(named[0].file, _MAX_CODE) if named and named[0].file.name == "model.py" else b""
-    if not text or _PYTHON_MODEL.search(text):
+    own = [each for each in named if each.file.name == "model.py"]
+    text = _head(own[0].file, _MAX_CODE) if own and named[0] in (*own, *weights) else b""
+    if weights and text and _loads_itself(text):
+        named, weights = own, []
+    if not text or (named[0] in own and _PYTHON_MODEL.search(text)):
         weights = []
     helped = [] if code or weights or not text or not files or may_serve(text) else files
     return next((each[0] for each in (models, weights, helped, named[:1], data, files) if len(each) == 1), None)
+
+
+def _loads_itself(code: bytes) -> bool:
+    """Whether a class with `predict`, which is no torch module itself, is served; it loads the weights beside it."""
+    from pilotlight.wire.model_formats import user_code  # ast takes time of a cold start
+
+    return any(user_code.has_method(each, user_code.SERVING_METHODS) for each in user_code.plain_classes(code))
 
 
 def may_serve(code: bytes) -> bool:

@@ -62,23 +62,20 @@ def _globals(content: bytes, pickles: int) -> Iterator[tuple[str, str]]:
 
 def missing_module(folder: Path) -> str:
     """Return what to do about weights whose folder has no model.py; a class of a module in another file is named."""
-    for file in sorted(folder.glob("*.py")):
-        if names := _module_classes(file):
-            fix = f"write `from {file.stem} import {names[0]}` into a model.py beside it"
-            return f"{file.name} defines {', '.join(names)}: if it is that class, {fix}"
+    from pilotlight.wire.model_formats.user_code import module_classes, names_in, parse
+
+    files = [each for each in sorted(folder.glob("*.py")) if each.is_file()]
+    classes = [(file.stem, each) for file in files for each in module_classes(parse(file.read_bytes()))]
+    if classes:
+        # A network names the classes of its blocks, and no class names the network.
+        named = {name for _, each in classes for name in names_in(each) - {each.name}}
+        whole = [(file, each.name) for file, each in classes if each.name not in named]
+        file, name = (whole or [(file, each.name) for file, each in classes])[0]
+        found = ", ".join(each.name for at, each in classes if at == file)
+        saved = "" if len(whole) == 1 else ", or the class that you saved,"
+        fix = f"write `from {file} import {name}`{saved} into a model.py beside it"
+        return f"{file}.py defines {found}: {'if it is that class, ' if len(classes) == 1 else ''}{fix}"
     return (
         "put a model.py next to it with the class of the module, or with build() -> torch.nn.Module, or save the whole "
         "model by torch.export.save"
     )
-
-
-def _module_classes(file: Path) -> list[str]:
-    """Return the classes of a file whose bases are named as modules are, by its text; [] if it cannot be parsed."""
-    import ast
-
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    return [node.name for node in classes if any(ast.unparse(base).endswith("Module") for base in node.bases)]

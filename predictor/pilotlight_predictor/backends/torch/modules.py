@@ -284,6 +284,9 @@ def load_weights(module: "torch.nn.Module", weights: Weights, device: str, file:
         heading, *lines = (line.strip().rstrip(".") for line in str(error).splitlines() or [""])
         more = f"; and {len(lines) - MISFITS} more" if len(lines) > MISFITS else ""
         problem = "; ".join(lines[:MISFITS]) or heading
+        if "size mismatch for" in problem:
+            name = type(module).__name__
+            more += f": define build() in model.py that returns {name}(…) with the arguments it was trained with"
         raise LoadFailed(f"{file} does not fit the module of model.py: {problem}{more}") from None
     return module.to(device)
 

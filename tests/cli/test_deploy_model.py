@@ -551,6 +551,9 @@ def test_models_of_files_classes_hubs_and_stores_answer(
     assert (refused.code, refused.out) == (2, "")
     assert "talk generates text: --outputs is for models with one response of tensors" in refused.err
     assert "leave it out: platformctl infer talk --text 'hello there'\n" in refused.err
+    assert call("infer", "talk", "--text", "hello", "--max-tokens", "5").out == "hello\n"
+    refused = call("infer", "doubler", "--data", "[1.5]", "--max-tokens", "5")
+    assert "doubler generates no text from this input: --max-tokens" in refused.err
     (folder / "chatter.py").write_text(CHATTER)
     assert call("deploy", "./chatter.py").code == 0
     answer = call("infer", "chatter", "--text", "hello")

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,7 +16,7 @@ from pilotlight.contract import HEADER_INFERENCE_LENGTH
 from pilotlight.errors import PlatformError, UsageError
 from pilotlight.v2_tensors import InputSpec
 from pilotlight.wire.http_client import HttpReply
-from platformctl.commands.service.infer import build_body, format_values, parse_reply
+from platformctl.commands.service.infer import build_body, format_values, infer, parse_reply
 from platformctl.services import infer_request
 from platformctl.services.infer_request import InferRequest
 
@@ -317,6 +318,14 @@ def test_a_picture_gets_the_size_order_and_type_of_the_input(
         planes = np.frombuffer(tensor.raw, "<f4").reshape(sent)[0]
         assert planes[0].min() == 1.0
         assert planes[1:].max() == 0.0
+
+
+def test_a_picture_that_keeps_its_size_is_sent_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
+    with click.Context(infer):
+        for shape in ((-1, 3, 4, 4), (-1, 3, -1, -1)):
+            build_body("image", tmp_path / "a.png", [InputSpec("image", "FP32", shape)], "")
+    assert capsys.readouterr().err == "sent as 3 x 6 x 8: input 'image' takes any height and width\n"
 
 
 def test_a_picture_for_an_input_of_bytes_is_the_file_itself(tmp_path: Path) -> None:

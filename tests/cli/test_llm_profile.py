@@ -13,7 +13,7 @@ from tests.app_in_thread import in_thread
 from tests.cli.conftest import DOCUMENT, Call
 from tests.predictor.backends.text.tiny import text_model
 
-from pilotlight.errors import NotFound
+from pilotlight.errors import NotFound, PlatformError
 from pilotlight.simulation.service_times import read_profile
 from platformctl.commands.service.infer import infer, infer_model
 from platformctl.profiles.llm_measurement import (
@@ -98,6 +98,28 @@ def test_a_text_for_an_engine_is_a_chat(engine: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "hello\n"
     with pytest.raises(NotFound), click.Context(infer):
         infer_model(Gateway(f"{engine}/elsewhere"), "words", "", "text", "hello", "", "", 5.0)
+
+
+def test_a_chat_is_limited_and_says_that_it_was_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    limits = list[int | None]()
+
+    async def chatted(request: web.Request) -> web.Response:
+        fields = await request.json()
+        limits.append(fields.get("max_tokens"))
+        if fields["model"] == "short" and fields.get("max_tokens"):
+            return web.json_response({"error": {"message": "max_tokens = 256, must be at most 60"}}, status=400)
+        return web.json_response({"choices": [{"message": {"content": "hi"}, "finish_reason": "length"}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chatted)
+    with in_thread(app) as url, click.Context(infer):
+        infer_model(Gateway(url), "words", "", "text", "hello", "", "", 5.0)
+        assert "raise it: --max-tokens N" in capsys.readouterr().err
+        infer_model(Gateway(url), "words", "", "text", "hello", "", "", 5.0, 7)
+        infer_model(Gateway(url), "short", "", "text", "hello", "", "", 5.0)
+        with pytest.raises(PlatformError, match="must be at most 60"):
+            infer_model(Gateway(url), "short", "", "text", "hello", "", "", 5.0, 300)
+    assert limits == [256, 7, 256, None, 300]
 
 
 @pytest.mark.parametrize(("kind", "value"), [("text", "hello"), ("data", {"inputs": []})])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 TABLES: Final = (".csv", ".tsv")
 SHOWN: Final = 12
+CHAT_TOKENS: Final = 256  # default of --max-tokens; an engine's own is the rest of its context
 SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway header says so
 
 
@@ -44,6 +45,9 @@ SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway h
 @click.option(
     "--outputs", default="", metavar="NAMES", help="Outputs to return, by comma (default: the model's choice)."
 )
+@click.option(
+    "--max-tokens", type=click.IntRange(1), metavar="N", help=f"Limit of generated text (chat default: {CHAT_TOKENS})."
+)
 @click.option("--model", default="", metavar="NAME", help="Name of the model (default: that of the service).")
 @click.option("--tag", default="", metavar="TAG", help="Call the revision with this tag.")
 @click.option("--token", envvar="PILOTLIGHT_TOKEN", metavar="TOKEN", help="Bearer token. [env: PILOTLIGHT_TOKEN]")
@@ -53,8 +57,9 @@ SLOW_S: Final = 0.5  # a slower first response was a cold start, if no gateway h
 @click.option("--timeout", default=300.0, show_default=True, metavar="SECONDS", help="Timeout of the response.")
 @output.formats("table", "json", "yaml")
 def infer(
-    service_options: targets.ServiceOptions, name: str, input_name: str, outputs: str, model: str, tag: str,
-    token: str | None, headers: Sequence[str], timeout: float, **sources: Any,
+    service_options: targets.ServiceOptions, name: str, input_name: str, outputs: str,
+    max_tokens: int | None, model: str, tag: str, token: str | None, headers: Sequence[str], timeout: float,
+    **sources: Any,
 ) -> None:  # fmt: skip
     """Send one request to a service. A service at zero starts for it.
 
@@ -75,18 +80,20 @@ def infer(
         if {each.role for each in status.revisions} == {"router"}:
             infer_graph(gateway, key[1], kind, value, timeout)
         else:
-            infer_model(gateway, key[1], model, kind, value, input_name, outputs, timeout)
+            infer_model(gateway, key[1], model, kind, value, input_name, outputs, timeout, max_tokens)
 
 
 def infer_model(
-    gateway: Gateway, service: str, model: str, kind: str, value: Any, input_name: str, outputs: str, timeout: float
-) -> None:
+    gateway: Gateway, service: str, model: str, kind: str, value: Any, input_name: str, outputs: str, timeout: float,
+    max_tokens: int | None = None,
+) -> None:  # fmt: skip
     """Send one request to a model, by default that of the service, and print the response."""
     called, path, metadata_reply = model or service, *read_metadata(gateway, model or service, timeout)
     models = list_models(gateway, timeout) if metadata_reply.status == 404 else ()
     if len(models) == 1 and not model:  # a repository, whose model has a name of its own
         called, path, metadata_reply = models[0], *read_metadata(gateway, models[0], timeout)
-    if not (outputs or input_name) and (chat := send_chat(gateway, called, kind, value, metadata_reply, timeout)):
+    may_chat = kind == "text" and not (outputs or input_name)
+    if may_chat and (chat := send_chat(gateway, called, value, metadata_reply, timeout, max_tokens)):
         show(parse_reply(chat, called, service=service), chat, cold_start_of(metadata_reply, chat))
         return
     metadata = parse_reply(metadata_reply, called, models)
@@ -99,6 +106,10 @@ def infer_model(
     if prompt and outputs:
         hint = f"leave it out: platformctl infer {service} --text {shlex.quote(prompt[TEXT_INPUT])}"
         raise UsageError(f"{called} generates text: --outputs is for models with one response of tensors", hint)
+    if prompt and max_tokens:
+        prompt["max_tokens"] = max_tokens
+    elif max_tokens:
+        raise UsageError(f"{called} generates no text from this input: --max-tokens limits generated text")
     reply = send_prompt(gateway, path, prompt, timeout) if prompt else None
     if reply is None:
         request = infer_request.with_outputs(build_body(kind, value, inputs, input_name), outputs)
@@ -129,17 +140,23 @@ def is_decoupled(gateway: Gateway, path: str, timeout: float) -> bool:
 
 
 def send_chat(
-    gateway: Gateway, model: str, kind: str, text: Any, metadata: HttpReply, timeout: float
+    gateway: Gateway, model: str, text: str, metadata: HttpReply, timeout: float, max_tokens: int | None
 ) -> HttpReply | None:
     """Send a text as a chat, which applies the model's template; None if it has none, or takes no chat.
 
-    A server without V2, and so without metadata, may be an engine.
+    A server without V2, and so without metadata, may be an engine. Without `max_tokens` the response is limited too,
+    unless the context of the model is shorter than that.
     """
     inputs = inputs_of(parse_reply(metadata, model)) if metadata.status == 200 else []
-    if kind != "text" or not (metadata.status == 404 or MESSAGES in {each.name for each in inputs}):
+    if not (metadata.status == 404 or MESSAGES in {each.name for each in inputs}):
         return None
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
-    reply = gateway.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"}, timeout)
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    for limit in [max_tokens] if max_tokens else [CHAT_TOKENS, None]:
+        limited = json.dumps({**body, "max_tokens": limit} if limit else body).encode()
+        headers = {"Content-Type": "application/json"}
+        reply = gateway.request("POST", "/v1/chat/completions", limited, headers, timeout)
+        if reply.status != 400 or b"max_tokens" not in reply.body:
+            break
     no_template = reply.status == 400 and TASK_NOT_SUPPORTED.encode() in reply.body
     return None if reply.status in {404, 405} or no_template else reply
 
@@ -197,7 +214,11 @@ def build_body(kind: str, value: Any, inputs: list[InputSpec], input_name: str) 
     if kind == "file" and value.suffix == ".npy":
         return infer_request.encode([infer_request.npy_tensor(spec, value)])
     if kind == "image":
-        return infer_request.encode([infer_request.image_tensor(spec, value)])
+        tensor = infer_request.image_tensor(spec, value)
+        if spec.datatype != "BYTES" and not infer_request.image_layout(spec)[2]:
+            size = " x ".join(map(str, tensor.shape[-3:]))
+            output.note(f"sent as {size}: input '{spec.name}' takes any height and width")
+        return infer_request.encode([tensor])
     if kind == "text":
         return infer_request.encode([infer_request.text_tensor(spec, value)])
     return infer_request.encode([infer_request.raw_tensor(spec, value.read_bytes())])
@@ -253,13 +274,17 @@ def show(answer: Any, reply: HttpReply, cold_start: str | None, repeated: str = 
     for each in answer.get("outputs", ()):
         values = format_values(each.get("data", []), labels.get(each["name"]) or ())
         rows.append((each["name"], each["datatype"], str(each["shape"]).replace(" ", ""), values))
+    cut = False
     try:
         text = answer["choices"][0]["message"]["content"]
+        cut = answer["choices"][0].get("finish_reason") == "length"
     except (LookupError, TypeError):  # no chat
         text = answer.get(TEXT_OUTPUT)
     line = text.removeprefix(repeated) if isinstance(text, str) else json.dumps(answer, indent=2, ensure_ascii=False)
     output.data(answer, output.columns(rows, indent="") if "outputs" in answer else [line])
     output.note(f"response in {1000 * reply.seconds:.1f} ms{cold}")
+    if cut:
+        output.note("the text ends at its limit of tokens; raise it: --max-tokens N")
 
 
 def format_values(data: list[Any], labels: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import openai
 import pytest
+from msgspec.structs import replace
 from tests.eventually import eventually_async
 from tests.platform.gateway.bed import (
     Bed,
@@ -150,6 +151,18 @@ def test_the_list_has_what_the_caller_may_call() -> None:
         assert (await bed.ask("GET", "/health")).status == 200
 
     play(case, AccessAdmission())
+
+
+def test_a_service_that_never_started_is_not_listed_and_still_reached() -> None:
+    async def case(bed: Bed) -> None:
+        broken = replace(backend("broken-1"), unavailable="broken-1 cannot start: exit code 1")
+        bed.publish(route("broken", broken, models=("broken",), failed=True), route("phi", models=("phi",)))
+        listed = json.loads((await bed.ask("GET", "/v1/models")).body)["data"]
+        assert [each["id"] for each in listed] == ["phi"]
+        got = await bed.ask("POST", CHAT, body_of("broken"))
+        assert (got.status, b"cannot start: exit code 1" in got.body) == (503, True)
+
+    play(case)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,8 @@ def test_unknown_addresses_get_a_sentence_and_keep_the_connection() -> None:
     ("path", "token", "hint"),
     [("/irsi/v2/models", "", "did you mean /iris?"), ("/irsi/v2", "secret", "did you mean /iris?"),
      ("/team/irsi/v2", "secret", "did you mean /team/iris?"), ("/x", "", "there is only /iris"),
-     ("/x", "secret", "there are /iris, /team/iris"), ("/models", "", "did you mean /v1/models?"),
+     ("/x", "secret", "there are /iris, /team/iris"),
+     ("/models", "", "did you mean /v1/models? A base_url must end in /v1"),
      ("/irsi/v1/chat/completions", "", "did you mean /iris?")],
 )  # fmt: skip
 def test_an_unknown_service_names_those_that_the_caller_may_call(path: str, token: str, hint: str) -> None:

@@ -131,8 +131,9 @@ def _list_models(request: ProxiedRequest, name: str) -> None:
     if name and name not in names:
         request.reject(_unknown_model(request, name, names))
         return
-    parent = request.client.plane.routing.models.parent
-    models = [model_object(each, parent(each)) for each in ([name] if name else names)]
+    known = request.client.plane.routing.models
+    listed = [name] if name else [each for each in names if not known.failed(each)]
+    models = [model_object(each, known.parent(each)) for each in listed]
     body = json.dumps(models[0] if name else {"object": "list", "data": models}).encode()
     close, bodiless = request.closes_connection(), request.method == "HEAD"
     request.send_response(render_page(200, "application/json", body, close, bodiless))

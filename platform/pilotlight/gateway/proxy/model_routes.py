@@ -89,6 +89,10 @@ class ModelRoutes:
         route, own = self._routes[name]
         return _prefix(route) + route.models[0] if route.models and own not in route.models else ""
 
+    def failed(self, name: str) -> bool:
+        """Whether the service of a model has never started."""
+        return self._routes[name][0].failed
+
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:
         """Return the names that a client may call."""
         return sorted(name for name, (route, _) in self._routes.items() if allowed(route))
@@ -164,7 +168,7 @@ def unknown_service(target: str, routes: Iterable[Route]) -> ErrorResponse:
     path = origin_form(target, "")[0].partition("?")[0]
     _, first, second, *_ = f"{path}//".split("/")
     if first in BELOW_V1:
-        hint = f"; did you mean /v1{path[:SHOWN_NAME]}?"
+        hint = f"; did you mean /v1{path[:SHOWN_NAME]}? A base_url must end in /v1"
     else:
         keys = [(each.namespace, each.name) for each in islice(routes, COMPARED)]
         name = f"/{first}/{second}" if any(first == namespace for namespace, _ in keys) else f"/{first}"

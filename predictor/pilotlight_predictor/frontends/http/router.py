@@ -141,7 +141,7 @@ class Dispatcher:
             allow = ", ".join(sorted(allowed))
             calls = "; predictions are POST /v1/models/MODEL:predict, and /docs has examples" if path == "/" else ""
             raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}{calls}", allow)
-        hint = f"; did you mean /v1{path}?" if self._below_v1(method, path) else ""
+        hint = f"; did you mean /v1{path}? A base_url must end in /v1" if self._below_v1(method, path) else ""
         raise NoRoute(f"no route {method[:50]} {path[:200]}{hint}")
 
     def _below_v1(self, method: str, path: str) -> ServingProtocol | None:

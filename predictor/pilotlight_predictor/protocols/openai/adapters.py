@@ -42,7 +42,11 @@ def find_base(server: Server, name: str) -> ModelVersion | None:
 def find(server: Server, name: str) -> ModelVersion:
     """Return the model of this name, or the one with this adapter. Raises NotFound or NotReady."""
     names = (each for served in _adaptable(server) for each in sorted(served.adapter_paths))
-    return find_base(server, name) or server.find(name, NEWEST, names)
+    try:
+        return find_base(server, name) or server.find(name, NEWEST, names)
+    except NotFound as error:  # in Triton's words, which its clients compare
+        hint = str(error).removeprefix(f"Request for unknown model: '{name}' is not found")
+        raise NotFound(f"model '{name}' does not exist{hint}" if hint != str(error) else hint) from None
 
 
 def adapter_objects(served: ModelVersion, created: int) -> list[dict[str, Any]]:

@@ -156,7 +156,7 @@ def test_a_model_that_is_not_there_or_cannot_is_told(client: openai.OpenAI) -> N
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="nobody", messages=HELLO)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
-    with pytest.raises(openai.NotFoundError, match="'tinny' is not found; did you mean tiny") as retrieved:
+    with pytest.raises(openai.NotFoundError, match="model 'tinny' does not exist; did you mean tiny") as retrieved:
         client.models.retrieve("tinny")
     assert (retrieved.value.code, retrieved.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError, match="must be 3 or unset"):
@@ -177,7 +177,7 @@ def test_a_text_of_platformctl_is_a_chat_and_without_a_template_a_completion(
 def test_a_route_without_v1_is_404_with_the_right_one(speaking: RunningServer) -> None:
     for method, path in (("POST", "/chat/completions"), ("GET", "/models"), ("GET", "/models/tiny")):
         answer = speaking.request(method, path)
-        message = f"no route {method} {path}; did you mean /v1{path}?"
+        message = f"no route {method} {path}; did you mean /v1{path}? A base_url must end in /v1"
         error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
         assert (answer.status, answer.json()) == (404, {"error": error})
 

@@ -50,7 +50,7 @@ def routes(run: ServiceRun, ready: Ready, key: Key, adapters: tuple[RouteAdapter
             grpc_port=run.ports["grpc"],
             key=key(spec.namespace, spec.name) if len(entries) < len(spec.workloads) else "", models=spec.models,
             request_log=_request_log(spec), audit=spec.logging.get(ANNOTATION_AUDIT) == "true",
-            adapters=adapters, public=_public(run, entries),
+            adapters=adapters, public=_public(run, entries), failed=run.never_started,
         )  # fmt: skip
     for workload in spec.workloads:
         if workload.name not in entries:

@@ -313,6 +313,12 @@ class ServiceRun:
         failed = revision.deadline_exceeded or repeated
         return f"{revision.name} cannot start: {revision.failure}" if failed else ""
 
+    @property
+    def never_started(self) -> bool:
+        """Whether starts of this service have failed and none has become ready."""
+        states = self.revisions.values()
+        return any(each.failure for each in states) and not any(each.ready_once for each in states)
+
     def restore_scale(self, counts: Mapping[str, int], now: float) -> None:
         """Set desired counts after a restart: proven revisions continue with their living replicas (`counts`)."""
         for revision in self.revisions.values():

@@ -42,6 +42,17 @@ def test_each_revision_that_can_be_reached_is_a_backend_with_its_share_and_tags(
     assert (route.internal, route.key, route.hosts) == (False, "", ("iris.default.localhost",))
 
 
+def test_a_service_has_failed_until_a_revision_of_it_has_been_ready() -> None:
+    run = running(service(workload(revision())))
+    revision_of(run).ready_once = False
+    assert not made(run, {})[0].failed, "it starts"
+    revision_of(run).failure = "exit code 1"
+    assert made(run, {})[0].failed
+    run = split(Share(ONE, 100))
+    revision_of(run, TWO).failure = "exit code 1"
+    assert not made(run, {})[0].failed, "it is at zero, or wakes"
+
+
 def test_nobody_waits_longer_than_the_request_may_take_or_than_a_start_is_given() -> None:
     def hold(timeout_s: float, deadline_s: float) -> float:
         spec = revision(timeout_s=timeout_s, progress_deadline_s=deadline_s)

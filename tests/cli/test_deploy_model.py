@@ -93,6 +93,7 @@ def folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "chat").mkdir()
     (tmp_path / "chat" / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
     (tmp_path / "chat" / "model.safetensors").touch()
+    (tmp_path / "chat" / "tokenizer.json").touch()
     return tmp_path
 
 
@@ -260,6 +261,18 @@ def test_a_python_model_without_anything_to_serve_is_refused_with_the_line_that_
     for code in ("from wine import *", "class Wine(Base): pass", "def predict(x): return x", partial):
         (folder / "wines" / "model.py").write_text(f"{code}\ndef helper(): pass")
         assert describe("./wines").name == "wines"
+
+
+def test_a_language_model_without_a_tokenizer_is_refused_before_a_start(call: Call, folder: Path) -> None:
+    (folder / "chat" / "tokenizer.json").unlink()
+    done = call("deploy", "./chat", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    fix = "save it there by tokenizer.save_pretrained(FOLDER)"
+    assert f"error: ./chat has no tokenizer.json\n  {fix}\n" in done.err
+    (folder / "chat.yaml").write_text(SERVICE.replace("./model.onnx", "./chat").replace("onnx", "huggingface"))
+    done = call("deploy", "-f", "chat.yaml", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert f": chat has no tokenizer.json\n  {fix}\n" in done.err
 
 
 def test_a_torch_module_is_refused_as_a_python_model_before_a_start(call: Call, folder: Path) -> None:

@@ -19,6 +19,7 @@ from pilotlight.errors import UsageError
 from pilotlight.wire.messages import suggestion
 from pilotlight.wire.model_formats import (
     PICKLE_SUFFIXES,
+    SAVE_TOKENIZER,
     SKOPS_TYPES,
     WHOLE_MODULE,
     Detected,
@@ -26,7 +27,9 @@ from pilotlight.wire.model_formats import (
     detect,
     detect_file,
     foreign_types,
+    has_tokenizer,
     holds_only_weights,
+    huggingface_config,
     may_serve,
     missing_module,
     model_name,
@@ -91,7 +94,10 @@ def safe_formats(phrase: str, file: str) -> str:
 
 
 def check_module(subject: str, model: Detected) -> None:
-    """Raise UsageError for weights of torch without the file that has the class of their module."""
+    """Raise UsageError for weights without what reads them: the class of their module, or a tokenizer."""
+    classes = huggingface_config(model.file).get("architectures") or () if model.format.name == "huggingface" else ()
+    if any(str(each).endswith("ForCausalLM") for each in classes) and not has_tokenizer(model.file):
+        raise UsageError(f"{subject} has no tokenizer.json", SAVE_TOKENIZER)
     whole = model.file.is_dir()
     folder = model.file if whole else model.file.parent
     if any(next(folder.glob(sign), None) for sign in ("model.py", "aot", *(["*/model.py"] if whole else ()))):

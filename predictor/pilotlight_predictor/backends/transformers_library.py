@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, Final
 
 from pilotlight.wire.environments.install_command import install_command
+from pilotlight.wire.model_formats import SAVE_TOKENIZER, has_tokenizer
 from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import stays_inside
@@ -19,7 +20,6 @@ NOT_OPENED: Final = frozenset(
      "id2label", "label2id"}
 )  # fmt: skip
 CHARACTERS: Final = 64  # of one token, at most on average: a tokenizer takes 300 bytes and 25 µs for each of a text
-TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.spm")
 
 
 def import_transformers(*names: str) -> Any:
@@ -87,18 +87,17 @@ def _leads_out(folder: Path, name: str) -> bool:
     return False
 
 
-def load_part(auto_class: str, folder: Path, model: str) -> Any:
+def load_part(auto_class: str, folder: Path) -> Any:
     """Return the tokenizer or processor in a model's directory. Raise LoadFailed if it cannot be read."""
     import transformers
 
     if auto_class == "AutoTokenizer" and (beside := folder.parent / "components" / "tokenizer").is_dir():
         folder = beside  # MLflow's layout
     check_paths(folder)
+    if auto_class == "AutoTokenizer" and not has_tokenizer(folder):  # transformers would make one without a vocabulary
+        raise LoadFailed(f"there is no tokenizer.json in {folder.name}; {SAVE_TOKENIZER}")
     try:
-        if auto_class == "AutoTokenizer" and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):
-            # transformers would make one without a vocabulary
-            raise OSError("there is no tokenizer.json; save it there by tokenizer.save_pretrained(FOLDER)")
         return getattr(transformers, auto_class).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         part = auto_class.removeprefix("Auto").lower()
-        raise LoadFailed(f"{model}: the {part} in {folder.name} cannot be read: {first_line(error)}") from error
+        raise LoadFailed(f"the {part} in {folder.name} cannot be read: {first_line(error)}") from error

@@ -39,6 +39,7 @@ _PYTHON_MODEL: Final = re.compile(
 _SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel", "execute", "execute_batch", "__call__", "*"})
 _PLAIN_BASES: Final = frozenset({"object", "ABC", "BaseEstimator", "TransformerMixin", "OneToOneFeatureMixin"})
 _REPOSITORY: Final = ("*/config.pbtxt", "*/[0-9]*/model.*")
+SAVE_TOKENIZER: Final = "save it there by tokenizer.save_pretrained(FOLDER)"
 SETTINGS_FILE: Final = "model-settings.json"  # of MLServer
 # Runtimes of MLServer by module; the class has the same words.
 _MLSERVER: Final = {
@@ -231,6 +232,11 @@ def huggingface_phrase(folder: Path) -> str:
     if not config.get("model_type") and not config.get("architectures"):
         return ""
     return f"{next(iter(config.get('architectures') or ()), config.get('model_type'))} (Hugging Face)"
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder in Hugging Face's layout has a file of a tokenizer."""
+    return any(next(folder.glob(name), None) for name in ("tokenizer*", "vocab*", "*.model", "*.spm"))
 
 
 def huggingface_config(folder: Path) -> Mapping[str, Any]:

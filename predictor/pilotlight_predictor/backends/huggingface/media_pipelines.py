@@ -32,7 +32,7 @@ class ImageClassification(Pipeline):
         except ImportError as error:
             raise LoadFailed(f"image models need pillow: {install_command('media')} ({error})") from None
         super().__init__(model, settings)
-        self._processor = load_part("AutoImageProcessor", model.folder, model.name)
+        self._processor = load_part("AutoImageProcessor", model.folder)
         self._head = ClassificationHead(model.config, settings)
         self.outputs, self.on_request = self._head.outputs, self._head.on_request
         Image.new("RGB", (64, 64)).save(blank := io.BytesIO(), "PNG")
@@ -54,7 +54,7 @@ class SpeechRecognition(Pipeline):
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         super().__init__(model, settings)
-        self._processor = load_part("AutoProcessor", model.folder, model.name)
+        self._processor = load_part("AutoProcessor", model.folder)
         self._rate = int(self._processor.feature_extractor.sampling_rate)
         with wave.open(silence := io.BytesIO(), "wb") as file:
             file.setparams((1, 2, self._rate, 0, "NONE", ""))

@@ -36,7 +36,7 @@ class TextPipeline(Pipeline):
 
     def __init__(self, model: PipelineModel, settings: TaskSettings) -> None:
         super().__init__(model, settings)
-        self.tokenizer = load_part("AutoTokenizer", model.folder, model.name)
+        self.tokenizer = load_part("AutoTokenizer", model.folder)
         self.sample = {each.name: strings([b"warm-up"]) for each in self.inputs if not each.optional}
         self._lock = Lock()  # a call changes the tokenizer's settings for a moment
         self._length = min(self._longest(), settings.max_length or self._longest())

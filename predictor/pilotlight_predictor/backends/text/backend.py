@@ -226,7 +226,7 @@ def load(spec: LoadSpec) -> TextInstance:
     slots = integer_parameter(spec, "MAX_SEQUENCES", SLOTS)
     with LOADING:
         import_transformers(*LIBRARY)
-        tokenizer = load_part("AutoTokenizer", spec.folder, spec.config.name)
+        tokenizer = load_part("AutoTokenizer", spec.folder)
         model = load_model(spec, spec.folder)
     tokens = PromptTokenizer(tokenizer, spec.config.name, model.context)
     compiler, engine = GrammarCompiler(tokens, model.eos_tokens), TextEngine(model, slots)

@@ -309,6 +309,45 @@ def test_code_that_cannot_be_served_is_refused_before_a_document_is_applied(
     assert sentence in done.err
 
 
+def test_a_class_of_a_folder_is_found_in_the_module_that_defines_it(call: Call, folder: Path) -> None:
+    (folder / "proj").mkdir()
+    (folder / "proj" / "scorer.py").write_text("class Scorer:\n    def predict(self, x): return x")
+    (folder / "proj" / "feats.py").write_text("from scorer import Scorer")
+    (folder / "proj" / "cellar.joblib").write_bytes(pickle.dumps({}))
+    done = call("deploy", "./proj:Scorer", "--dry-run")
+    assert (done.code, done.err.splitlines()[0]) == (0, "./proj:Scorer: Python model, class Scorer"), done.err
+    assert 'value: "class=Scorer"' in call("init", "./proj:Scorer", "--to", "-").out
+    missing = call("deploy", "./proj:Score", "--dry-run")
+    assert (missing.code, missing.out) == (2, "")
+    assert "./proj has no module that defines Score; did you mean Scorer?" in missing.err
+    (folder / "proj" / "second.py").write_text("class Scorer: ...")
+    twice = call("deploy", "./proj:Scorer", "--dry-run")
+    assert (twice.code, twice.out) == (2, "")
+    assert "./proj: Scorer is defined in scorer.py and second.py" in twice.err
+    assert "platformctl deploy ./proj/scorer.py:Scorer" in twice.err
+
+
+def test_code_beside_weights_is_named_and_can_be_chosen_by_format(call: Call, folder: Path) -> None:
+    (folder / "proj").mkdir()
+    (folder / "proj" / "scorer.py").write_text("class Scorer:\n    def predict(self, x): return x")
+    (folder / "proj" / "cellar.joblib").write_bytes(pickle.dumps({}))
+    weights = call("deploy", "./proj", "--trust-pickle", "--dry-run")
+    assert weights.code == 0, weights.err
+    note = "scorer.py defines class Scorer with predict, which is not served; to serve it: platformctl deploy "
+    assert f"{note}./proj:Scorer\n" in weights.err
+    chosen = call("deploy", "./proj", "--format", "python", "--dry-run")
+    assert (chosen.code, chosen.err.splitlines()[0]) == (0, "./proj: Python model, class Scorer"), chosen.err
+    assert note not in chosen.err
+    (folder / "proj" / "second.py").write_text("def predict(x): return x")
+    several = call("deploy", "./proj", "--format", "python", "--dry-run")
+    assert (several.code, several.out) == (2, "")
+    assert "./proj can serve Scorer in scorer.py, predict in second.py" in several.err
+    for file in ("scorer.py", "second.py"):
+        (folder / "proj" / file).write_text("import json")
+    none = call("deploy", "./proj", "--format", "python", "--dry-run")
+    assert "./proj has no module with a function predict or a class with a method predict" in none.err
+
+
 def test_an_empty_folder_is_said_to_be_empty(call: Call, folder: Path) -> None:
     (folder / "nothing").mkdir()
     done = call("deploy", "./nothing", "--dry-run")

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from pilotlight.contract import ENV_MODEL_PARAMETER, ENV_TRUST_PICKLE, trust_pickle_setting
 from pilotlight.errors import PlatformError, UsageError
-from pilotlight.release.model_check import check_code, check_module, pins_of, untrusted_files, why_untrusted
+from pilotlight.release.model_check import check_code, check_module, code_file, pins_of, untrusted_files, why_untrusted
 from pilotlight.targets.table import EMBEDDED
 from pilotlight.wire.model_formats import (
     FORMATS,
@@ -32,6 +32,7 @@ from pilotlight.wire.model_formats import (
     model_name,
     split_object,
 )
+from pilotlight.wire.model_formats.python_code import served_modules
 from pilotlight.wire.model_formats.user_code import imported_packages
 from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
@@ -78,8 +79,10 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     path, name_of_class = split_object(word)
     if (local := "://" not in path) and not Path(path).exists():
         raise no_such_file(path)
-    code = Path(path, "model.py") if name_of_class and os.path.isdir(path) else Path(path)
-    detected = detect(code) if local else None
+    detected = detect(code_file(path, name_of_class) if name_of_class else Path(path)) if local else None
+    if os.path.isdir(path) and model_format == "python" and (detected is None or detected.format.name != "python"):
+        name_of_class = _only_served(path)
+        detected = detect(code_file(path, name_of_class))
     known = find_format(model_format) if model_format else detected.format if detected else _by_uri(path)
     own = detected.format if detected else None
     if local and not model_format:
@@ -87,16 +90,10 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     if known and own and own.name != known.name and own.backend and known.backend not in ("", own.backend):
         message = f"{word} has format {own.name} ({own.phrase}), not {known.name}"
         raise UsageError(message, "leave --format out: our predictor detects the format of a local model itself")
-    if local:
+    if local and not name_of_class:
         _check_only_model(word, Path(path), known)
     if known is None and not model_format:
-        if local and Path(path).is_dir() and not any(Path(path).iterdir()):
-            raise UsageError(f"{word} is an empty folder")
-        if Path(path).suffix in (".h5", ".hdf5", ".keras"):
-            hint = 'convert it to ONNX by tf2onnx (docs/how-to/onnx.md) or export it: model.export("FOLDER.savedmodel")'
-            raise UsageError(f"{word} is a Keras model, whose format is not served", hint)
-        names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
-        raise UsageError(f"{word} is of no known format; name it with --format: {names}")
+        raise _unknown_format(word, Path(path) if local else None)
     if detected is not None and known == own:
         check_module(word, detected)
     ambiguous = Path(path).suffix in (".json", ".txt")  # of several backends
@@ -108,13 +105,14 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     real = Path(path).resolve()
     files = () if not local else real.rglob("*") if real.is_dir() else (real,)
     size = sum(each.stat().st_size for each in files if each.is_file())
+    code = code_file(path, name_of_class) if name_of_class else Path(path)
     libraries = _libraries(code, name) if local else set[str]()
     model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size, libraries=libraries)
     if local and (name_of_class or (own and own.name == "python")):
         check_code(path, name_of_class)
     if name_of_class:
         env = {ENV_MODEL_PARAMETER: f"class={name_of_class}"}
-        described = f"{phrase}, {'class' if name_of_class[0].isupper() else 'function'} {name_of_class}"
+        described = f"{phrase}, {_kind(name_of_class)} {name_of_class}"
         model = replace(model, phrase=described, env=env)
     return _with_pickles(model, local, trust_pickle)
 
@@ -125,6 +123,46 @@ def _libraries(path: Path, model_format: str) -> set[str]:
         return set()
     formats = map(by_name, (each.name for each in path.rglob("*")) if model_format == "triton" else ())
     return imported_packages(path).union(row.extra for row in formats if row)
+
+
+def _unknown_format(word: str, path: Path | None) -> UsageError:
+    """Return the error of a model of no known format; `path` is None of one in a store."""
+    if path is not None and path.is_dir() and not any(path.iterdir()):
+        return UsageError(f"{word} is an empty folder")
+    if PurePosixPath(word).suffix in (".h5", ".hdf5", ".keras"):
+        hint = 'convert it to ONNX by tf2onnx (docs/how-to/onnx.md) or export it: model.export("FOLDER.savedmodel")'
+        return UsageError(f"{word} is a Keras model, whose format is not served", hint)
+    names = ", ".join(dict.fromkeys(row.name for row in FORMATS))
+    return UsageError(f"{word} is of no known format; name it with --format: {names}")
+
+
+def unserved_code(word: str, model: scaffold.Model) -> str:
+    """Return a note if a folder is deployed for its weights and also has Python code that could be served."""
+    if "://" in word or not os.path.isdir(word) or model.format == "python":
+        return ""
+    served = ((file, name) for file, names in served_modules(Path(word)).items() for name in names)
+    file, name = next(served, (None, ""))
+    if file is None:
+        return ""
+    defined = f"{_kind(name)} {name}" + (" with predict" if name != "predict" else "")
+    fix = f"platformctl deploy {shlex.quote(word.rstrip('/') + ':' + name)}"
+    return f"{file.name} defines {defined}, which is not served; to serve it: {fix}"
+
+
+def _only_served(folder: str) -> str:
+    """Return the class or function that a folder with other models can serve. Raise UsageError if that is not one."""
+    served = [(file, name) for file, names in served_modules(Path(folder)).items() for name in names]
+    if not served:
+        raise UsageError(f"{folder} has no module with a function predict or a class with a method predict")
+    if len(served) > 1:
+        names = ", ".join(f"{name} in {file.name}" for file, name in served)
+        word = shlex.quote(f"{folder.rstrip('/')}/{served[0][0].name}:{served[0][1]}")
+        raise UsageError(f"{folder} can serve {names}", f"name one: platformctl deploy {word}")
+    return served[0][1]
+
+
+def _kind(name: str) -> str:
+    return "class" if name[0].isupper() else "function"
 
 
 def _check_only_model(word: str, folder: Path, known: ModelFormat | None) -> None:

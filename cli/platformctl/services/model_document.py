@@ -149,6 +149,8 @@ def with_document(
         word, model_format=model_options.model_format or "", trust_pickle=model_options.trust_pickle
     )
     output.note(f"{word}: {model.phrase}")
+    if note := model_argument.unserved_code(word, model):
+        output.note(note)
     model = model_argument.on_target(replace(model, name=model_options.name or model.name), target)
     if "://" not in word and (warning := model_argument.pickle_warning(model)):
         line = f"platformctl {command} {shlex.quote(word)}{given_options()} --trust-pickle"

@@ -34,6 +34,7 @@ from pilotlight.wire.model_formats import (
     missing_module,
     model_name,
 )
+from pilotlight.wire.model_formats.python_code import definitions, modules_with
 from pilotlight.wire.model_formats.user_code import SERVING_METHODS, has_method
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 _PICKLE: Final = "is a pickle, which runs code of its author when it is loaded"
 _FLAGS: Final = ("--trust-pickle", "--config")  # by which a container may pin pickles itself
 _MODULES: Final = frozenset({"torch.nn.Module", "nn.Module", "Module"})
-_DEFINITION: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def pins_of(files: Iterable[Path]) -> str:
@@ -107,31 +107,53 @@ def check_module(subject: str, model: Detected) -> None:
         raise UsageError(f"{subject} holds only weights, without the class of their module", missing_module(folder))
 
 
+def code_file(path: str, served: str = "") -> Path:
+    """Return the file of a Python model: itself, or the module of a folder that has the served class or function.
+
+    Raise UsageError if several modules of a folder define it, or none does.
+    """
+    if not Path(path).is_dir():
+        return Path(path)
+    modules = modules_with(Path(path), served) if served else [Path(path, "model.py")]
+    if len(modules) > 1:
+        message = f"{path}: {served} is defined in {' and '.join(module.name for module in modules)}"
+        word = shlex.quote(f"{path.rstrip('/')}/{modules[0].name}:{served}")
+        raise UsageError(message, f"name the file: platformctl deploy {word}")
+    if modules:
+        return modules[0]
+    names = [name for file in sorted(Path(path).glob("*.py")) for name in definitions(file.read_bytes())]
+    hint = suggestion(served, names) or (f"; they define {', '.join(names)}" if names else "")
+    raise UsageError(f"{path} has no module that defines {served}{hint}")
+
+
 def check_code(path: str, served: str | None = "") -> None:
-    """Raise UsageError for a file, or the model.py of a folder, that is not valid or cannot have what is served.
+    """Raise UsageError for a file, or that of a folder, that is not valid or cannot have what is served.
 
     `served` names a class or function; empty: one that the predictor finds by itself; None: anything.
     """
-    file = path if path.endswith(".py") else f"{path.rstrip('/')}/model.py"
-    if not Path(file).is_file():
+    if not path.endswith(".py") and not any(Path(path).glob("*.py")):  # in the folder of a version, if at all
         return
+    file = code_file(path, served or "")
+    if not file.is_file() or file.suffix != ".py":
+        return
+    shown = path if file == Path(path) else f"{path.rstrip('/')}/{file.name}"
     try:
-        tree = ast.parse(Path(file).read_bytes(), file)
+        tree = ast.parse(file.read_bytes(), shown)
     except (SyntaxError, ValueError) as error:
-        place, reason = f"{file}:{getattr(error, 'lineno', 1)}", getattr(error, "msg", error)
+        place, reason = f"{shown}:{getattr(error, 'lineno', 1)}", getattr(error, "msg", error)
         raise UsageError(f"{place} is not valid Python: {reason}") from None
-    own = [node for node in tree.body if isinstance(node, _DEFINITION) and node.name[0] != "_"]
+    names = definitions(file.read_bytes())
     if served and bound_names(tree).isdisjoint((served, "*")):
-        names = [node.name for node in own]
         hint = suggestion(served, names) or (f"; it has {', '.join(names)}" if names else "")
-        raise UsageError(f"{file} has no {'class' if served[0].isupper() else 'function'} {served}{hint}")
-    modules = [each for each in own if isinstance(each, ast.ClassDef) and set(map(ast.unparse, each.bases)) & _MODULES]
+        raise UsageError(f"{shown} has no {'class' if served[0].isupper() else 'function'} {served}{hint}")
+    classes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
+    modules = [each for each in classes if set(map(ast.unparse, each.bases)) & _MODULES]
     if served in {each.name for each in modules if not has_method(each, (*SERVING_METHODS, "initialize"))}:
         fix = "put its weights beside it as model.pt, name this file model.py, and deploy the folder"
         raise UsageError(f"{served} is a torch.nn.Module, not a model in Python", fix)
-    if served == "" and own and not may_serve(Path(file).read_bytes()):
-        message = f"{file} defines neither a function predict nor a class with a method predict"
-        word = shlex.quote(f"{path.rstrip('/')}:{own[0].name}")
+    if served == "" and names and not may_serve(file.read_bytes()):
+        message = f"{shown} defines neither a function predict nor a class with a method predict"
+        word = shlex.quote(f"{path.rstrip('/')}:{names[0]}")
         raise UsageError(message, f"name what to serve: platformctl deploy {word} --name {model_name(path)}")
 
 

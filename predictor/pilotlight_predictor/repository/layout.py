@@ -193,6 +193,8 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
     backend = configured_backend(config)
     if backend is None and backend_for_folder(version_dir) is not None:
         return version_dir
+    if backend is None and (module := _served_module(config, version_dir)):
+        return module
     model = only_model(version_dir, code="class" in config.parameters) if backend is None else None
     if model is not None and find_backend(model.format.backend):
         return model.file
@@ -207,6 +209,19 @@ def model_file(config: ModelConfig, version_dir: Path, capability: str | None = 
         f"{config.name}: no model file in {version_dir}: expected {' or '.join(_default_names(backend))}, "
         f"found {_listing(version_dir)}; or set default_model_filename to the file's name"
     )
+
+
+def _served_module(config: ModelConfig, version_dir: Path) -> Path | None:
+    """Return the module that has the class or function of the parameter `class`; None without one, or without code."""
+    if not (served := config.parameters.get("class")) or not any(version_dir.glob("*.py")):
+        return None
+    from pilotlight.wire.model_formats.python_code import modules_with  # no part of most starts
+
+    modules = modules_with(version_dir, served)
+    if len(modules) != 1:
+        names = " and ".join(module.name for module in modules) or "no module"
+        raise LoadFailed(f"{config.name}: {served} is defined in {names} of {version_dir}, must be in one")
+    return modules[0]
 
 
 def configured_backend(config: ModelConfig) -> BackendEntry | None:

@@ -47,6 +47,16 @@ def test_requirements_without_code_of_ours_are_none(tmp_path: Path) -> None:
     assert find(str(tmp_path / "gone")) is None
 
 
+def test_a_folder_with_a_class_in_another_file_has_requirements(tmp_path: Path) -> None:
+    write(tmp_path / "requirements.txt", "tiny")
+    write(tmp_path / "scorer.py", "class Scorer: ...")
+    assert find(str(tmp_path)) is None
+    write(tmp_path / "scorer.py", "class Scorer:\n    def predict(self, x): ...")
+    found = find(str(tmp_path))
+    assert found is not None
+    assert found.lines == ("tiny",)
+
+
 def test_a_file_of_requirements_wins_over_a_lock(tmp_path: Path) -> None:
     write(tmp_path / "model.py")
     for name in ("uv.lock", "pyproject.toml"):

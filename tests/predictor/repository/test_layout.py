@@ -219,6 +219,18 @@ def test_a_named_function_is_that_of_the_code_and_not_of_the_file_beside_it(tmp_
     assert model_file(ModelConfig("m", parameters={"class": "double"}), tmp_path).name == "model.py"
 
 
+def test_a_named_class_is_served_from_the_module_that_defines_it(tmp_path: Path) -> None:
+    config = ModelConfig("m", parameters={"class": "Scorer"})
+    put(tmp_path, "cellar.joblib", "feats.py")
+    (tmp_path / "scorer.py").write_text("class Scorer: pass")
+    assert model_file(config, tmp_path).name == "scorer.py"
+    (tmp_path / "second.py").write_text("class Scorer: pass")
+    with pytest.raises(LoadFailed, match=r"Scorer is defined in scorer\.py and second\.py of "):
+        model_file(config, tmp_path)
+    with pytest.raises(LoadFailed, match="Other is defined in no module of "):
+        model_file(ModelConfig("m", parameters={"class": "Other"}), tmp_path)
+
+
 BY_CAPABILITY = ModelConfig("m", platform="tensorrt_plan", cc_model_filenames={"6.1": "a.plan", "7.0": "b.plan"})
 
 

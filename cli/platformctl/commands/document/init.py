@@ -15,6 +15,7 @@ from pilotlight.catalogue.catalogue import builtin
 from pilotlight.errors import NotFound
 from pilotlight.plan.support.target_support import TARGETS
 from pilotlight.wire.messages import suggestion
+from pilotlight.wire.model_formats import split_object
 from platformctl import output
 from platformctl.manifest_files import no_such_file
 from platformctl.services import model_argument, scaffold
@@ -79,10 +80,12 @@ def describe_model(model: str, model_format: str | None, trust_pickle: bool, fil
     """Inspect the model. A relative path is written relative to the document."""
     if not model:
         raise click.UsageError("no MODEL is given: a path, a URI, or the name of a known model")
-    if "://" not in model and ".py:" not in model and not Path(model).exists():
+    if "://" not in model and not split_object(model)[1] and not Path(model).exists():
         return catalogue_model(model)
     described = model_argument.describe(model, model_format=model_format or "", trust_pickle=trust_pickle)
     output.note(f"{model}: {described.phrase}")
+    if note := model_argument.unserved_code(model, described):
+        output.note(note)
     described = model_argument.on_target(described, target)
     return replace(described, uri=model_argument.seen_from(described.uri, file))
 

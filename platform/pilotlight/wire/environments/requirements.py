@@ -1,4 +1,4 @@
-"""Requirements of a Python model: `requirements.txt`, or `uv.lock` with `pyproject.toml`, where its model.py is.
+"""Requirements of a Python model: `requirements.txt`, or `uv.lock` with `pyproject.toml`, where its code is.
 
 Names, versions, markers and hashes, and nothing else: packages come as wheels from the operator's indexes, so no line
 of a model makes the installation run code, read a file or open a connection of its choice.
@@ -6,6 +6,7 @@ of a model makes the installation run code, read a file or open a connection of 
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight.wire.model_formats import PICKLE_SUFFIXES
@@ -75,7 +76,7 @@ def find(model: str, *, links: bool = True) -> Requirements | None:
 
 
 def _locate(model: str, links: bool) -> Iterator[str]:
-    """Yield the files with requirements, each in the folder of a model.py, or above its version's."""
+    """Yield the files with requirements, each in the folder of the code, or above its version's."""
     if os.path.basename(model) in (FILE, LOCK) and os.path.isfile(model):
         yield model
     for folder in _code_folders(model, links):
@@ -92,7 +93,7 @@ def _code_folders(model: str, links: bool) -> Iterator[str]:
         folder = os.path.dirname(os.path.abspath(model))
         if model.endswith(".py") or (model.endswith(WITH_CODE) and os.path.isfile(os.path.join(folder, CODE))):
             yield folder
-    elif os.path.isfile(os.path.join(model, CODE)):
+    elif os.path.isfile(os.path.join(model, CODE)) or _serves_code(model):
         yield model
     else:
         below = _folders(model, links)
@@ -100,6 +101,15 @@ def _code_folders(model: str, links: bool) -> Iterator[str]:
         for folder in (*below, *versions):
             if os.path.isfile(os.path.join(folder, CODE)):
                 yield folder
+
+
+def _serves_code(folder: str) -> bool:
+    """Whether a folder has requirements and a module of another name that can be served."""
+    if not any(os.path.isfile(os.path.join(folder, name)) for name in (FILE, LOCK)):
+        return False
+    from pilotlight.wire.model_formats.python_code import served_modules  # no part of most starts
+
+    return bool(served_modules(Path(folder)))
 
 
 def _folders(path: str, links: bool) -> list[str]:

@@ -92,7 +92,7 @@ def by_name(filename: str) -> ModelFormat | None:
 def split_object(word: str) -> tuple[str, str]:
     """Return the path and the class or function of `model.py:Class` or `FOLDER:Class`; "" of any other word."""
     path, _, name = word.rpartition(":")
-    named = name.isidentifier() and (path.endswith(".py") or os.path.isfile(f"{path}/model.py"))
+    named = name.isidentifier() and (path.endswith(".py") or os.path.isdir(path))
     return (path, name) if named else (word, "")
 
 

@@ -1,0 +1,129 @@
+"""What the source of a Python model names: files to read, modules to import, what can be served. Executes nothing."""
+
+import ast
+import os
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
+
+from pilotlight.wire.model_formats.detection import bound_names
+
+MAX_SOURCE: Final = 1 << 20  # bytes of all modules that are read for the names of files
+MAX_PATH: Final = 4096
+_METHODS: Final = ("predict", "execute", "execute_batch")
+_OF_A_PICKLE: Final = ("fit", "forward")  # of an estimator or torch module, which weights beside the code are of
+_FUNCTION: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class SourceNames(NamedTuple):
+    """Paths that the string literals of a source may name, below its folder, and the modules that it imports."""
+
+    files: frozenset[str]
+    modules: frozenset[str]
+
+
+def source_names(source: bytes) -> SourceNames:
+    """Return what a source names; nothing of one that is not valid Python.
+
+    Literals that are joined by `/` or as arguments of one call are also one path: `here / "data" / "words.txt"`.
+    """
+    nodes = list(ast.walk(_parsed(source)))
+    try:
+        texts = {text for node in nodes if isinstance(node, ast.expr) and (text := _path_literal(node))}
+    except RecursionError:  # generated code
+        texts = set()
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.level < 2:
+            imported |= {node.module} if node.module else {alias.name for alias in node.names}
+    return SourceNames(frozenset(filter(None, map(_relative, texts))), frozenset(imported))
+
+
+def literal_paths(file: Path) -> set[str]:
+    """Return the paths that a Python model may read in its folder; whether they exist is not checked.
+
+    They are named in its own source and in the modules of the folder that it imports. PyTorch weights and pickles
+    begin with the model.py there.
+    """
+    pending, paths, size = [file.name if file.suffix == ".py" else "model.py"], set[str](), 0
+    for name in pending:
+        source = _read(file.parent / name, MAX_SOURCE - size)
+        size += len(source)
+        names = source_names(source)
+        paths |= names.files
+        modules = sorted(f"{module.partition('.')[0]}.py" for module in names.modules)
+        pending += [module for module in modules if module not in pending]
+    return paths
+
+
+def modules_with(folder: Path, name: str) -> list[Path]:
+    """Return the modules of a folder that a class or function may be served from, several if it is ambiguous.
+
+    That is its model.py if that has the name, else those that define it, else its model.py, which may make it up.
+    """
+    model = folder / "model.py"
+    if not bound_names(_parsed(_read(model))).isdisjoint((name, "*")):
+        return [model]
+    defining = [file for file in sorted(folder.glob("*.py")) if name in definitions(_read(file))]
+    return defining or [model] * model.is_file()
+
+
+def served_modules(folder: Path) -> dict[Path, list[str]]:
+    """Return the modules of a folder with something to serve: a class with `predict`, or a function `predict`."""
+    served = {file: served_names(file) for file in sorted(folder.glob("*.py")) if file.name[0] not in "._"}
+    return {file: names for file, names in served.items() if names}
+
+
+def served_names(file: Path) -> list[str]:
+    """Return the classes of a module that have a method `predict`, and its function `predict`."""
+    return list(_served(_parsed(_read(file))))
+
+
+def definitions(source: bytes) -> list[str]:
+    """Return the public classes and functions that a source defines, in order."""
+    nodes = (node for node in _parsed(source).body if isinstance(node, (ast.ClassDef, *_FUNCTION)))
+    return [node.name for node in nodes if node.name[0] != "_"]
+
+
+def _served(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name[0] != "_":
+            methods = {each.name for each in node.body if isinstance(each, _FUNCTION)}
+            if not methods.isdisjoint(_METHODS) and methods.isdisjoint(_OF_A_PICKLE):
+                yield node.name
+        elif isinstance(node, _FUNCTION) and node.name == "predict":
+            yield node.name
+
+
+def _parsed(source: bytes) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
+        return ast.Module([], [])
+
+
+def _read(file: Path, limit: int = MAX_SOURCE) -> bytes:
+    """Return the source of a module; nothing of a file that is missing, too large or none that can be read."""
+    try:
+        return file.read_bytes() if file.is_file() and file.stat().st_size <= limit else b""
+    except OSError:
+        return b""
+
+
+def _path_literal(node: ast.expr) -> str:
+    """Return the path that an expression ends with, as far as it is literal."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) and len(node.value) < MAX_PATH else ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and (last := _path_literal(node.right)):
+        return os.path.join(_path_literal(node.left), last)
+    if isinstance(node, ast.Call):
+        literals = list(takewhile(bool, (_path_literal(each) for each in reversed(node.args))))
+        return os.path.join("", *reversed(literals))
+    return ""
+
+
+def _relative(text: str) -> str:
+    """Return a path below the folder; empty for any other. `f"{here}/words.txt"` has a literal that begins with /."""
+    path = PurePosixPath(text.lstrip("/"))
+    return "" if ".." in path.parts or "\0" in text or not path.name else str(path)

@@ -259,5 +259,5 @@ def _guarded(module: UserModule, make: Callable[[], T]) -> T:
     except PredictorError:
         raise
     except (Exception, SystemExit) as error:
-        failed = LoadFailed(f"{module.path.name} could not be initialised: {import_reason(error)}")
+        failed = LoadFailed(f"{module.path.name} could not be initialised: {import_reason(error, module.path)}")
         raise failed from trim_traceback(error, module.folders)

@@ -184,17 +184,17 @@ def own_classes(module: ModuleType) -> list[type]:
     return [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
 
 
-def import_reason(error: BaseException, code: Path | None = None) -> str:
+def import_reason(error: BaseException, code: Path) -> str:
     """Return the reason of a failed import or start of user code; of a missing package or file with the fix."""
     if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
-        without = code is not None and not code.is_file()  # modules beside a pickle, whose requirements are not read
-        fix = "install it where the predictor runs" if without else "name it in requirements.txt beside model.py"
+        without = not code.is_file()  # modules beside a pickle, whose requirements are not read
+        fix = "install it where the predictor runs" if without else f"name it in requirements.txt beside {code.name}"
         return f"the package {error.name!r} is not installed; {fix}"
     if isinstance(error, SystemExit):
         return f"it called sys.exit({error}); raise an exception with the reason"
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
-        fix = f'Path(__file__).parent / "{error.filename}" is the file beside model.py'
+        fix = f'Path(__file__).parent / "{error.filename}" is the file beside {code.name}'
         return f"{reason}; relative paths start at {os.getcwd()}: {fix}"
     return reason
 

@@ -89,7 +89,7 @@ def _build(factory: Factory, source: UserModule) -> "torch.nn.Module":
     except PredictorError:
         raise
     except (Exception, SystemExit) as error:
-        failed = LoadFailed(f"model.py could not build its module: {import_reason(error)}")
+        failed = LoadFailed(f"model.py could not build its module: {import_reason(error, source.path)}")
         raise failed from trim_traceback(error, source.folders)
 
 

@@ -31,7 +31,7 @@ def verification(before: Verification, statuses: Iterable[Mapping[str, Json]]) -
 def unverified_message(warmup_failure: str) -> str:
     """Return why a revision is unverified, of a model that declares inputs for zeros of them, and what verifies it."""
     why = f"rejected zeros ({warmup_failure})" if warmup_failure else "has not answered yet"
-    return f'its model {why}: send a request, or add example.json beside it (@pilotlight.model: files=["example.json"])'
+    return f"its model {why}: send a request, or add example.json beside it"
 
 
 def failure_reason(revision: str, last_error: str) -> str:

@@ -9,7 +9,7 @@ from tests.platform.targets.local.runs import replica, revision_of
 from pilotlight.targets.local.control.service_state import ServiceRun
 from pilotlight.targets.local.control.verification import unverified_message
 
-ADD = 'send a request, or add example.json beside it (@pilotlight.model: files=["example.json"])'
+ADD = "send a request, or add example.json beside it"
 
 
 def unverified(**fields: Any) -> ServiceRun:

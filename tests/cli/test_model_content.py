@@ -240,3 +240,43 @@ def test_a_missing_model_is_one_sentence(call: Call, document: Path, tmp_path: P
     done = call("deploy", "-f", str(document), "--dry-run")
     assert done.code != 0
     assert "nowhere does not exist or is empty" in done.err
+
+
+SCORER = """
+import json
+from pathlib import Path
+
+class Scorer:
+    def __init__(self):
+        self.weights = json.loads((Path(__file__).parent / NAME).read_text())
+
+    def predict(self, x):
+        return x @ self.weights
+"""
+
+
+def test_a_class_in_a_file_is_deployed_with_the_data_that_its_code_names(
+    call: Call, platform: Platform, tmp_path: Path
+) -> None:
+    folder = tmp_path / "credit"
+    (folder / "data").mkdir(parents=True)
+    (folder / "weights.json").write_text("[1, 2, 3, 4]")
+    (folder / "data" / "weights.json").write_text("[2, 2, 2, 2]")
+    (folder / "scorer.py").write_text(SCORER.replace("NAME", '"weights.json"'))
+    deployed = call("deploy", f"{folder}/scorer.py:Scorer")
+    assert deployed.code == 0, deployed.err
+    assert answer(call, "scorer") == 30
+    (folder / "weights.json").write_text("[1, 1, 1, 1]")
+    assert call("deploy", f"{folder}/scorer.py:Scorer").code == 0
+    assert answer(call, "scorer") == 10
+
+    (folder / "scorer.py").write_text(SCORER.replace("NAME", '"data" / Path("weights").with_suffix(".json")'))
+    failed = call("deploy", f"{folder}/scorer.py:Scorer")
+    assert failed.code == 1
+    (line,) = [line for line in failed.err.splitlines() if "does not start" in line]
+    assert "data/weights.json was not deployed with scorer.py, since no string of its code is this path" in line
+    assert line.endswith(f"deploy the folder: platformctl deploy {folder}:Scorer")
+    assert "INFO" not in failed.err  # the log that repeats the reason
+    whole = call("deploy", f"{folder}:Scorer")
+    assert whole.code == 0, whole.err
+    assert answer(call, "scorer") == 20

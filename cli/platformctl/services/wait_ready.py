@@ -218,7 +218,7 @@ def _evidence(target: "Target", one: Expected, revision: str, known: str = "") -
 def without_reason(lines: Sequence[str], reason: str) -> list[str]:
     """Return a log as text; if it repeats `reason`, without that and without the routine lines around it."""
     text = [output.readable(line) for line in lines]
-    cause = re.sub(r"^model '[^']*': ", "", reason)
+    cause = re.sub(r"^model '[^']*': ", "", reason).partition("; ")[0]  # the supervisor may have added a fix
     if not cause or not any(cause in each for each in text):
         return text
     tracebacks = (each.partition("\n")[2] if cause in each else each for each in text)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from stat import S_ISDIR
 from typing import BinaryIO, Final, NamedTuple, TypeVar
 
@@ -29,6 +29,7 @@ from pilotlight.errors import PlatformError, UsageError
 from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.wire.environments.requirements import FILES as REQUIREMENTS
 from pilotlight.wire.environments.requirements import WITH_CODE
+from pilotlight.wire.model_formats.python_code import literal_paths
 from pilotlight.wire.shared_files import replace_file
 
 T = TypeVar("T")
@@ -266,7 +267,7 @@ def _files(source: Path) -> Iterator[tuple[str, Stat]]:
     if len(paths) > MAX_FILES:  # links among a few folders make as many paths as they have orders
         message = f"storageUri: {base} has more than {MAX_FILES:,} files and folders, with links followed"
         raise UsageError(message, "set the folder of one model")
-    for path in sorted(paths):
+    for path in sorted({*paths}):
         name = path.relative_to(base).as_posix()
         try:
             name.encode()
@@ -304,6 +305,9 @@ def _companions(file: Path) -> Iterator[Path]:
             yield path
         elif may_import(file) and (path / "__init__.py").is_file():
             yield from _walk(path, frozenset())
+    for name in literal_paths(file) if may_import(file) else ():
+        if EXCLUDED.isdisjoint(PurePosixPath(name).parts) and os.path.isfile(file.parent / name):
+            yield file.parent / name
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:

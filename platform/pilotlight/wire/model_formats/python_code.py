@@ -126,4 +126,4 @@ def _path_literal(node: ast.expr) -> str:
 def _relative(text: str) -> str:
     """Return a path below the folder; empty for any other. `f"{here}/words.txt"` has a literal that begins with /."""
     path = PurePosixPath(text.lstrip("/"))
-    return "" if ".." in path.parts or "\0" in text or not path.name else str(path)
+    return str(path) if path.name and ".." not in path.parts and text.isprintable() else ""

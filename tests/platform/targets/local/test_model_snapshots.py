@@ -304,3 +304,22 @@ def test_a_snapshot_of_weights_has_the_modules_beside_them(
         write(folder / each, "x")
     served = Path(snapshots.serving_path(snapshots.pin(str(folder / name), snapshot=True), str(folder / name)))
     assert sorted(each.name for each in served.parent.iterdir()) == sorted([name, "model.py", "layers.py"])
+
+
+def test_a_snapshot_of_code_has_the_files_that_it_names(snapshots: ModelSnapshots, tmp_path: Path) -> None:
+    folder, code = tmp_path / "net", tmp_path / "net" / "scorer.py"
+    (folder / "data").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    names = ["weights.json", "data/words.txt", "linked.json"]
+    for name in ("weights.json", "data/words.txt", "data/other.txt", "train.csv", ".git/HEAD", "../out.json"):
+        write(folder / name, name)
+    (folder / "linked.json").symlink_to(tmp_path / "out.json")
+    write(code, f"import json\n{names!r}\n'../out.json', 'data', '.git/HEAD', 'missing.txt'")
+    write(folder / "train.py", "open('train.csv')")
+    pin = snapshots.pin(str(code), snapshot=True)
+    assert set(pin.files) == {"scorer.py", "train.py", *names}
+    write(folder / "weights.json", "new")
+    write(folder / "train.csv", "new")
+    assert changed_files(pin, snapshots.digest(str(code))) == ["~ weights.json"]
+    served = Path(snapshots.serving_path(pin, str(code)))
+    assert [(served.parent / name).read_text() for name in names] == ["weights.json", "data/words.txt", "../out.json"]

@@ -7,10 +7,13 @@ Engines of other images are in engine_process.py.
 """
 
 import hashlib
+import os
 import re
+import shlex
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from pilotlight import contract
@@ -25,6 +28,7 @@ from pilotlight.targets.local.supervisor.probes import start_budget
 from pilotlight.targets.local.supervisor.process_inspection import ENV_REPLICA
 from pilotlight.targets.local.supervisor.replica_record import Checks, Launch
 from pilotlight.targets.secret_redaction import is_secret
+from pilotlight.wire.model_formats.python_code import served_names
 from pilotlight.wire.unix_socket import SCHEME
 
 _ROUTER: Final = ("-m", "pilotlight.gateway", "route")
@@ -192,6 +196,26 @@ def pinned_paths(container: ContainerSpec, snapshots: ModelSnapshots) -> dict[st
     """Return the paths to serve local models from, by their own. Raise ModelChanged if they are not as deployed."""
     local = {local_path(uri): pin for uri, pin in container.pins.items() if is_local(uri)}
     return {path: snapshots.serving_path(pin, path) for path, pin in local.items()}
+
+
+def missing_file_fix(container: ContainerSpec, reason: str) -> str:
+    """Return the fix for a start that failed for a file that is beside the model's original and not in its snapshot.
+
+    Empty: the reason names no such file.
+    """
+    for uri, pin in container.pins.items():
+        content, source = f"/{pin.digest.removeprefix('sha256:')}/content/", Path(local_path(uri))
+        named = re.search(rf"(/\S*{re.escape(content)})([^'\"\n]+)", reason)
+        if not named or ".." in named[2] or os.path.exists(named[0]):
+            continue
+        if not source.is_file() or not (source.parent / named[2]).exists():
+            continue
+        served = re.search(r"\bclass=(\w+)", container.env.get(contract.ENV_MODEL_PARAMETER, ""))
+        names = [served[1]] if served else [] if source.name == "model.py" else served_names(source)
+        word = shlex.quote(f"{source.parent}:{names[0]}" if len(names) == 1 else str(source.parent))
+        problem = f"{named[2]} was not deployed with {source.name}, since no string of its code is this path"
+        return f"{problem}; deploy the folder: platformctl deploy {word}"
+    return ""
 
 
 def with_paths(launch: Launch, paths: Mapping[str, str]) -> Launch:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pilotlight.errors import PlatformError
 from pilotlight.k8s.timestamps import utc_now
 from pilotlight.targets.local.process_identity import Identity
+from pilotlight.targets.local.supervisor.container_command import missing_file_fix
 from pilotlight.targets.local.supervisor.launcher import (
     Ended,
     Launcher,
@@ -249,7 +250,8 @@ class SupervisedReplica:
         self.update(status={**status, "reason": reason} if reason else status)
 
     def on_start_failed(self, reason: str) -> None:
-        self.end_reason = reason
+        fix = missing_file_fix(self.launch.revision.container, reason) if self.launch is not None else ""
+        self.end_reason = reason = f"{reason}; {fix}" if fix else reason
         self.drain(FAILED_GRACE_S, reason)
 
     def on_liveness_failed(self, reason: str) -> None:

@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from itertools import count, islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Final
 
 from pilotlight.errors import UsageError
 from pilotlight.targets.local.model_snapshots import clone, disk_space, is_companion, may_import
+from pilotlight.wire.model_formats.python_code import literal_paths
 
 MAX_FILES: Final = 10_000
 MAX_DEPTH: Final = 64  # each level holds a descriptor
@@ -44,6 +45,9 @@ def copy_model(model: Path, folder: Path, *, links_out: bool) -> Path:
                 for name in {*os.listdir(siblings)} - {model.name}:
                     if _belongs(model, name, siblings):
                         _copy(name, siblings, folder / name, copied)
+                # The names are those of the copied code: the org cannot change it any more.
+                for name in sorted(literal_paths(target)) if may_import(target) else ():
+                    _copy_named(PurePosixPath(name), siblings, folder, copied)
     except OSError as error:
         message = f"model_path = {model}, cannot be copied for the start: {error.strerror}"
         raise UsageError(message, "use regular files without links, and leave disk space for a copy") from None
@@ -61,6 +65,25 @@ def _belongs(model: Path, name: str, siblings: int) -> bool:
     with suppress(OSError):
         return may_import(model) and S_ISREG(os.lstat(f"{name}/__init__.py", dir_fd=siblings).st_mode)
     return False
+
+
+def _copy_named(name: PurePosixPath, parent: int, folder: Path, copied: Iterator[int]) -> None:
+    """Copy a file below the folder `parent` that the model's code names; nothing if there is none without links."""
+    above = os.path.join(os.path.realpath(folder), *name.parts[:-1])
+    # A package was copied with its links: what has become a folder since must not be written through one.
+    if os.path.lexists(folder / name) or os.path.realpath((folder / name).parent) != above:
+        return
+    with ExitStack() as stack:
+        try:
+            for part in name.parts[:-1]:
+                parent = os.open(part, FOLDER, dir_fd=parent)
+                stack.callback(os.close, parent)
+            if not S_ISREG(os.lstat(name.name, dir_fd=parent).st_mode):
+                return
+        except (OSError, ValueError):  # also of a text that is no path
+            return
+        (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _copy(name.name, parent, folder / name, copied)
 
 
 def check_links(model: Path) -> None:

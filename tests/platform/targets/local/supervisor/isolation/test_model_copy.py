@@ -1,7 +1,8 @@
 """Copies of an org's models: what is copied, and what is refused. tests/security swaps links during the copies."""
 
 import os
-from pathlib import Path
+from itertools import count
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -57,6 +58,34 @@ def test_a_file_is_copied_with_its_packages_unless_a_link_leads_out_of_them(mode
     (model / "layers/secret.py").symlink_to(model.parent.parent / "acme/model.onnx")
     with pytest.raises(UsageError, match=r"layers/secret\.py is a link out of the model's folder"):
         copy_model(model / "net.pt", folder.with_name("second"), links_out=False)
+
+
+def test_code_is_copied_with_the_files_that_it_names_unless_a_link_leads_there(model: Path, folder: Path) -> None:
+    (model / "1/data").mkdir()
+    (model / "1/link").symlink_to(model.parent.parent / "acme")
+    (model / "1/theirs").symlink_to(model.parent.parent / "acme/model.onnx")
+    for name in ("a.json", "data/b.json", "c.json"):
+        (model / "1" / name).write_text(name)
+    names = ["a.json", "data/b.json", "link/model.onnx", "theirs", "data", "../1/c.json", "code.py/x", "\udc80"]
+    (model / "1/code.py").write_text(ascii(names))
+    copy_model(model / "1/code.py", folder, links_out=False)
+    copied = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert copied == {"code.py", "a.json", "data", "data/b.json"}
+
+
+def test_a_named_file_is_not_written_through_a_link_of_a_copied_package(model: Path, folder: Path) -> None:
+    for name in ("layers/__init__.py", "layers/link/new", "layers/link/__init__.py"):
+        (model / name).parent.mkdir(exist_ok=True, parents=True)
+        (model / name).touch()
+    folder.mkdir()
+    (folder / "layers").mkdir()
+    (folder / "layers/link").symlink_to(model.parent.parent / "acme")  # that the org has replaced by a folder since
+    siblings = os.open(model, os.O_RDONLY)
+    try:
+        model_copy._copy_named(PurePosixPath("layers/link/new"), siblings, folder, count(1))
+    finally:
+        os.close(siblings)
+    assert {path.name for path in (model.parent.parent / "acme").iterdir()} == {"model.onnx"}
 
 
 @pytest.mark.parametrize("link", ["m", "m/1", "m/1/model.onnx"])

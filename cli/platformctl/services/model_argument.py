@@ -32,8 +32,7 @@ from pilotlight.wire.model_formats import (
     model_name,
     split_object,
 )
-from pilotlight.wire.model_formats.python_code import served_modules
-from pilotlight.wire.model_formats.user_code import imported_packages
+from pilotlight.wire.model_formats.python_code import imported_packages, served_modules
 from platformctl.manifest_files import SUFFIXES, no_such_file
 from platformctl.services import scaffold
 

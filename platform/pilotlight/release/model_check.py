@@ -23,19 +23,23 @@ from pilotlight.wire.model_formats import (
     SKOPS_TYPES,
     WHOLE_MODULE,
     Detected,
-    bound_names,
     detect,
     detect_file,
     foreign_types,
     has_tokenizer,
     holds_only_weights,
     huggingface_config,
-    may_serve,
     missing_module,
     model_name,
 )
-from pilotlight.wire.model_formats.python_code import definitions, modules_with
-from pilotlight.wire.model_formats.user_code import SERVING_METHODS, has_method
+from pilotlight.wire.model_formats.python_code import (
+    METHODS,
+    bound_names,
+    definitions,
+    has_method,
+    may_serve,
+    modules_with,
+)
 
 if TYPE_CHECKING:
     from pilotlight.plan.types import Workload
@@ -148,7 +152,7 @@ def check_code(path: str, served: str | None = "") -> None:
         raise UsageError(f"{shown} has no {'class' if served[0].isupper() else 'function'} {served}{hint}")
     classes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
     modules = [each for each in classes if set(map(ast.unparse, each.bases)) & _MODULES]
-    if served in {each.name for each in modules if not has_method(each, (*SERVING_METHODS, "initialize"))}:
+    if served in {each.name for each in modules if not has_method(each, (*METHODS, "initialize"))}:
         fix = "put its weights beside it as model.pt, name this file model.py, and deploy the folder"
         raise UsageError(f"{served} is a torch.nn.Module, not a model in Python", fix)
     if served == "" and names and not may_serve(file.read_bytes()):

@@ -5,7 +5,6 @@ from pilotlight.wire.model_formats.detection import (
     SETTINGS_FILE,
     WHOLE_MODULE,
     Detected,
-    bound_names,
     detect,
     detect_file,
     has_tokenizer,
@@ -15,7 +14,6 @@ from pilotlight.wire.model_formats.detection import (
     is_in_repository,
     is_repository,
     is_script,
-    may_serve,
     mlserver_format,
     only_model,
     read_settings,
@@ -36,8 +34,8 @@ from pilotlight.wire.model_formats.torch_weights import foreign_types, holds_onl
 
 __all__ = [
     "FORMATS", "PICKLE_SUFFIXES", "SAVE_TOKENIZER", "SETTINGS_FILE", "SKOPS_TYPES", "WHOLE_MODULE", "Detected",
-    "ModelFormat", "bound_names", "by_name", "canonical_name", "detect", "detect_file", "find_format", "foreign_types",
+    "ModelFormat", "by_name", "canonical_name", "detect", "detect_file", "find_format", "foreign_types",
     "has_tokenizer", "holds_only_weights", "huggingface_config", "huggingface_phrase", "is_exported_program",
-    "is_in_repository", "is_repository", "is_script", "may_serve", "missing_module", "mlserver_format", "model_name",
+    "is_in_repository", "is_repository", "is_script", "missing_module", "mlserver_format", "model_name",
     "name_for", "only_model", "read_settings", "split_object",
 ]  # fmt: skip

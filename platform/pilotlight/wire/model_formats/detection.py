@@ -3,12 +3,9 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pilotlight.wire.model_formats.table import FORMATS, NAMED, PICKLE_SUFFIXES, ModelFormat, by_name
-
-if TYPE_CHECKING:
-    import ast
 
 # Names that say too little: the file is opened. `.bst` is XGBoost's by name, and LightGBM's in KServe's layout.
 _OPENED: Final = frozenset(
@@ -36,8 +33,6 @@ _PYTHON_MODEL: Final = re.compile(
     rb"|^class \w{,400}\([^)]{,400}\bModel\)",
     re.MULTILINE,
 )
-_SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel", "execute", "execute_batch", "__call__", "*"})
-_PLAIN_BASES: Final = frozenset({"object", "ABC", "BaseEstimator", "TransformerMixin", "OneToOneFeatureMixin"})
 _REPOSITORY: Final = ("*/config.pbtxt", "*/[0-9]*/model.*")
 SAVE_TOKENIZER: Final = "save it there by tokenizer.save_pretrained(FOLDER)"
 SETTINGS_FILE: Final = "model-settings.json"  # of MLServer
@@ -115,38 +110,21 @@ def only_model(folder: Path, *, code: bool = False) -> Detected | None:
         named, weights = own, []
     if not text or (named[0] in own and _PYTHON_MODEL.search(text)):
         weights = []
-    helped = [] if code or weights or not text or not files or may_serve(text) else files
+    helped = [] if code or weights or not text or not files or _may_serve(text) else files
     return next((each[0] for each in (models, weights, helped, named[:1], data, files) if len(each) == 1), None)
 
 
 def _loads_itself(code: bytes) -> bool:
     """Whether a class with `predict`, which is no torch module itself, is served; it loads the weights beside it."""
-    from pilotlight.wire.model_formats import user_code  # ast takes time of a cold start
+    from pilotlight.wire.model_formats import python_code  # ast takes time of a cold start
 
-    return any(user_code.has_method(each, user_code.SERVING_METHODS) for each in user_code.plain_classes(code))
-
-
-def may_serve(code: bytes) -> bool:
-    """Whether the Python backend may find in a file what it serves, if only in a base class that another file has."""
-    import ast
-
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
-        return True
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    bases = {ast.unparse(base).rpartition(".")[2] for each in classes for base in each.bases}
-    plain = _PLAIN_BASES.union(each.name for each in classes)
-    return not bases <= plain or not _SERVED.isdisjoint(bound_names(tree))
+    return any(python_code.has_method(each, python_code.METHODS) for each in python_code.plain_classes(code))
 
 
-def bound_names(tree: "ast.Module") -> set[str]:
-    """Return the names that are defined, assigned or imported anywhere, methods too; `*` as it is."""
-    import ast
+def _may_serve(code: bytes) -> bool:
+    from pilotlight.wire.model_formats.python_code import may_serve
 
-    nodes = list(ast.walk(tree))
-    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return names | {str(getattr(node, "asname", None) or getattr(node, "name", "")) for node in nodes}
+    return may_serve(code)
 
 
 def _models(folder: Path) -> list[Detected]:

@@ -1,19 +1,20 @@
-"""What the source of a Python model names: files to read, modules to import, what can be served. Executes nothing."""
+"""What the source of a Python model names: files, packages, classes, what can be served. Executes nothing."""
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from pilotlight.wire.model_formats.detection import bound_names
-
 MAX_SOURCE: Final = 1 << 20  # bytes of all modules that are read for the names of files
 MAX_PATH: Final = 4096
-_METHODS: Final = ("predict", "execute", "execute_batch")
+METHODS: Final = ("predict", "execute", "execute_batch")  # by which the Python backend serves a class
 _OF_A_PICKLE: Final = ("fit", "forward")  # of an estimator or torch module, which weights beside the code are of
 _FUNCTION: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PLAIN: Final = frozenset({"object", "ABC", "abc.ABC"})
+_SERVED: Final = frozenset({"predict", "Model", "TritonPythonModel", "execute", "execute_batch", "__call__", "*"})
+_PLAIN_BASES: Final = frozenset({"object", "ABC", "BaseEstimator", "TransformerMixin", "OneToOneFeatureMixin"})
 
 
 class SourceNames(NamedTuple):
@@ -23,12 +24,20 @@ class SourceNames(NamedTuple):
     modules: frozenset[str]
 
 
+def parse(source: bytes) -> ast.Module:
+    """Return the syntax tree of a source; an empty one if it cannot be parsed."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
+        return ast.Module([], [])
+
+
 def source_names(source: bytes) -> SourceNames:
     """Return what a source names; nothing of one that is not valid Python.
 
     Literals that are joined by `/` or as arguments of one call are also one path: `here / "data" / "words.txt"`.
     """
-    nodes = list(ast.walk(_parsed(source)))
+    nodes = list(ast.walk(parse(source)))
     try:
         texts = {text for node in nodes if isinstance(node, ast.expr) and (text := _path_literal(node))}
     except RecursionError:  # generated code
@@ -63,7 +72,7 @@ def modules_with(folder: Path, name: str) -> list[Path]:
     That is its model.py if that has the name, else those that define it, else its model.py, which may make it up.
     """
     model = folder / "model.py"
-    if not bound_names(_parsed(_read(model))).isdisjoint((name, "*")):
+    if not bound_names(parse(_read(model))).isdisjoint((name, "*")):
         return [model]
     defining = [file for file in sorted(folder.glob("*.py")) if name in definitions(_read(file))]
     return defining or [model] * model.is_file()
@@ -77,30 +86,97 @@ def served_modules(folder: Path) -> dict[Path, list[str]]:
 
 def served_names(file: Path) -> list[str]:
     """Return the classes of a module that have a method `predict`, and its function `predict`."""
-    return list(_served(_parsed(_read(file))))
+    return list(_served(parse(_read(file))))
 
 
 def definitions(source: bytes) -> list[str]:
     """Return the public classes and functions that a source defines, in order."""
-    nodes = (node for node in _parsed(source).body if isinstance(node, (ast.ClassDef, *_FUNCTION)))
+    nodes = (node for node in parse(source).body if isinstance(node, (ast.ClassDef, *_FUNCTION)))
     return [node.name for node in nodes if node.name[0] != "_"]
+
+
+def may_serve(code: bytes) -> bool:
+    """Whether the Python backend may find in a file what it serves, if only in a base class that another file has."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
+        return True
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = {ast.unparse(base).rpartition(".")[2] for each in classes for base in each.bases}
+    plain = _PLAIN_BASES.union(each.name for each in classes)
+    return not bases <= plain or not _SERVED.isdisjoint(bound_names(tree))
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """Return the names that are defined, assigned or imported anywhere, methods too; `*` as it is."""
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {str(getattr(node, "asname", None) or getattr(node, "name", "")) for node in nodes}
+
+
+def imported_packages(path: Path) -> set[str]:
+    """Return the packages that a file, or each model.py of a folder, imports, also by the modules beside it."""
+    waiting = [path] if path.is_file() else sorted(path.rglob("model.py"))
+    seen, packages = set(waiting), set[str]()
+    while waiting:
+        file = waiting.pop()
+        for module in _imports(parse(file.read_bytes())):
+            name = module.partition(".")[0]
+            beside = [file.parent / f"{name}.py", *file.parent.glob(f"{name}/**/*.py")] if name else []
+            own = [each for each in beside if each.is_file()]
+            waiting += [each for each in own if each not in seen]
+            seen.update(own)
+            packages.update(() if own else (name,))
+    return packages - {""}
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Yield each module that is imported anywhere, `from . import x` as x."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (each.name for each in node.names)
+
+
+def module_classes(tree: ast.Module) -> Sequence[ast.ClassDef]:
+    """Return the classes of a file that are torch modules, by the names of their bases in it and of packages."""
+    found = dict[str, ast.ClassDef]()
+    for node in (each for each in tree.body if isinstance(each, ast.ClassDef)):
+        bases = [ast.unparse(base) for base in node.bases]
+        if any(base.endswith("Module") or base in found for base in bases):
+            found[node.name] = node
+    return list(found.values())
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the names and attributes that a part of a file refers to."""
+    nodes = list(ast.walk(node))
+    names = {each.id for each in nodes if isinstance(each, ast.Name)}
+    return names | {each.attr for each in nodes if isinstance(each, ast.Attribute)}
+
+
+def has_method(node: ast.ClassDef, names: Sequence[str]) -> bool:
+    return any(isinstance(each, _FUNCTION) and each.name in names for each in node.body)
+
+
+def plain_classes(code: bytes) -> Sequence[ast.ClassDef]:
+    """Return the classes of a file without bases but object, ABC and each other; none if it cannot be parsed."""
+    found = dict[str, ast.ClassDef]()
+    for node in parse(code).body:
+        if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} <= _PLAIN.union(found):
+            found[node.name] = node
+    return list(found.values())
 
 
 def _served(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name[0] != "_":
             methods = {each.name for each in node.body if isinstance(each, _FUNCTION)}
-            if not methods.isdisjoint(_METHODS) and methods.isdisjoint(_OF_A_PICKLE):
+            if not methods.isdisjoint(METHODS) and methods.isdisjoint(_OF_A_PICKLE):
                 yield node.name
         elif isinstance(node, _FUNCTION) and node.name == "predict":
             yield node.name
-
-
-def _parsed(source: bytes) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
-        return ast.Module([], [])
 
 
 def _read(file: Path, limit: int = MAX_SOURCE) -> bytes:

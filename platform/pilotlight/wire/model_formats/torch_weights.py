@@ -62,7 +62,7 @@ def _globals(content: bytes, pickles: int) -> Iterator[tuple[str, str]]:
 
 def missing_module(folder: Path) -> str:
     """Return what to do about weights whose folder has no model.py; a class of a module in another file is named."""
-    from pilotlight.wire.model_formats.user_code import module_classes, names_in, parse
+    from pilotlight.wire.model_formats.python_code import module_classes, names_in, parse
 
     files = [each for each in sorted(folder.glob("*.py")) if each.is_file()]
     classes = [(file.stem, each) for file in files for each in module_classes(parse(file.read_bytes()))]

@@ -134,9 +134,9 @@ def wait_parent_exit(home: Home) -> None:
         time.sleep(0.01)
 
 
-def wait_restarted(home: Home) -> Address | None:
+def wait_restarted(home: Home, deadline_s: float = RESTART_S) -> Address | None:
     """Wait for the parent process, or systemd, to restart the control process, unless it fails at every start."""
-    until = time.monotonic() + RESTART_S
+    until = time.monotonic() + deadline_s
     by_systemd = "--foreground" in stored_options(home)
     while (address := living(home)) is None and (by_systemd or parent_running(home)) and not failure_reason(home):
         if time.monotonic() >= until:

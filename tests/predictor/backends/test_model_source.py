@@ -187,3 +187,13 @@ def test_a_library_of_a_module_beside_a_pickle_is_not_looked_for_in_requirements
     (tmp_path / "feats.py").write_text("import no_such_library")
     with pytest.raises(LoadFailed, match="'no_such_library' is not installed; install it where the predictor runs"):
         UserModule(tmp_path / "model.py", tmp_path).pickled("feats", "Scale")
+
+
+def test_a_relative_path_that_fails_is_explained_by_the_file_that_has_it(tmp_path: Path) -> None:
+    (tmp_path / "scorer.py").write_text("WEIGHTS = open('weights.json')")
+    module = UserModule(tmp_path / "scorer.py", tmp_path)
+    try:
+        with pytest.raises(LoadFailed, match=r'"weights\.json" is the file beside scorer\.py$'):
+            _ = module.module
+    finally:
+        module.close()

@@ -147,6 +147,9 @@ def test_the_list_has_what_the_caller_may_call() -> None:
         assert (one["id"], one["object"]) == ("gpt-4o", "model")
         assert (await bed.ask("GET", "/v1/models/team%2Fqwen")).status == 404
         assert (await bed.ask("DELETE", "/v1/models/llama")).status == 405
+        below = await bed.ask("POST", "/v1/models/iris:predict", b"{}")
+        message = "this page supports GET and HEAD; did you mean /iris/v1/models/iris:predict?"
+        assert (below.status, json.loads(below.body)["error"]["message"]) == (405, message)
         # llama.cpp's client waits for this before it lists the models.
         assert (await bed.ask("GET", "/health")).status == 200
 

@@ -69,13 +69,22 @@ Action = Callable[[], None]
 Continue = Callable[[ProxiedRequest], None]
 
 
+def _not_allowed(path: str) -> ErrorResponse:
+    """Return the error of another method than GET; of a V1 call with the path below the name of its service."""
+    model, verb, _ = path.removeprefix(f"{PATH}/").partition(":")
+    if not verb:
+        return METHOD_NOT_ALLOWED
+    message = f"{METHOD_NOT_ALLOWED.message}; did you mean /{model[:100]}{path[:200]}?"
+    return METHOD_NOT_ALLOWED._replace(message=message)
+
+
 def serve_models_api(request: ProxiedRequest, submit: Continue) -> None:
     """Serve a request to `/v1`: list the models, or find the model's route in the body and continue with `submit`."""
     path = _path(request)
     if path != PATH and not path.startswith(f"{PATH}/"):
         ModelRouting(request, submit).start()
     elif request.method not in {"GET", "HEAD"}:
-        request.reject(METHOD_NOT_ALLOWED)
+        request.reject(_not_allowed(path))
     else:
         _list_models(request, unquote(path[len(PATH) + 1 :]))
 

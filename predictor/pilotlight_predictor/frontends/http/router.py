@@ -140,6 +140,7 @@ class Dispatcher:
         if allowed:
             allow = ", ".join(sorted(allowed))
             calls = "; predictions are POST /v1/models/MODEL:predict, and /docs has examples" if path == "/" else ""
+            calls = calls or _unknown_verb(method, path)
             raise MethodNotAllowed(f"{method[:50]} is not allowed on {path[:200]}; use {allow}{calls}", allow)
         hint = f"; did you mean /v1{path}? A base_url must end in /v1" if self._below_v1(method, path) else ""
         raise NoRoute(f"no route {method[:50]} {path[:200]}{hint}")
@@ -300,6 +301,15 @@ def _log_failure(request: HttpRequest, message: str, error: Exception | None, kn
     ids = {"request_id": request_id, "traceparent": request.header(HEADER_TRACEPARENT)}
     log("request.failed", message, level="ERROR", error=error, path=request.path, **ids)
     return request_id
+
+
+def _unknown_verb(method: str, path: str) -> str:
+    """Return the hint of a V1 call whose verb is not known; outputs of a model are no verbs."""
+    model, _, verb = path.removeprefix("/v1/models/").partition(":")
+    if method != "POST" or not verb.isidentifier() or not path.startswith("/v1/models/") or "/" in model:
+        return ""
+    infer = f'POST /v2/models/{model[:100]}/infer with "outputs": [{{"name": "{verb[:100]}"}}]'
+    return f"; {verb[:100]} is no verb of V1, which has predict and explain; an output of the model is had by {infer}"
 
 
 def _by_length(protocols: tuple[ServingProtocol, ...]) -> dict[int, list[tuple[ServingProtocol, Route, list[str]]]]:

@@ -108,6 +108,15 @@ def test_load_and_unload_need_explicit_mode(server: RunningServer, prefix: str, 
     assert "explicit model load / unload is not allowed if polling is enabled" in answer.error
 
 
+def test_an_output_as_a_verb_of_v1_is_answered_with_the_request_for_it(server: RunningServer) -> None:
+    answer = server.post("/v1/models/identity:predict_proba", {"instances": [[1]]})
+    assert answer.status == 405
+    assert (
+        "; predict_proba is no verb of V1, which has predict and explain; an output of the model is had" in answer.error
+    )
+    assert 'POST /v2/models/identity/infer with "outputs": [{"name": "predict_proba"}]' in answer.error
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [

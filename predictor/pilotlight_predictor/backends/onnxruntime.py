@@ -30,6 +30,7 @@ SPINNING: Final = "session.intra_op.allow_spinning"
 _BF16_ONNX: Final = 16  # TensorProto.BFLOAT16
 _IR_VERSION: Final = r"Unsupported model IR version: \d+, max supported IR version: (\d+)"
 _NO_WEIGHTS: Final = r'External data path does not exist: "(?:.*/)?([^"]+)"'
+_DOUBLE_ZIPMAP: Final = r"tensor\(double\).*ZipMap|ZipMap.*tensor\(double\)"
 _SOURCE: Final = r"failed:/\S+:\d+ .*?\) (?=[A-Z])"  # file, line and signature of the C++ function that failed
 _MISFIT: Final = r"(?is)while running \w+ node.*(broadcast|dimension|shape|axis|out of|unknown category)"
 
@@ -115,6 +116,10 @@ def _session(runtime: Any, spec: LoadSpec, options: Any) -> tuple[Any, Mapping[s
         pass  # of another format, such as .ort: its output is refused by name
     except Exception as error:
         reason = _load_reason(error)
+        if re.search(_DOUBLE_ZIPMAP, reason):
+            problem = f"{spec.path.name} has a ZipMap of float64 probabilities, which onnxruntime does not load"
+            fix = 'export it for float32 columns, or by skl2onnx with options={"zipmap": False}'
+            raise LoadFailed(f"{problem}: {fix}") from None
         raise LoadFailed(f"{spec.path.name} is not an ONNX model that onnxruntime can load: {reason}") from None
     if spec.device.kind != "cpu" and CUDA not in session.get_providers():
         reason = f"this onnxruntime has no CUDA provider; install the gpu extra: {install_command('gpu')}"

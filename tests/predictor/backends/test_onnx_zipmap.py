@@ -127,3 +127,23 @@ def test_v1_answers_with_labels_that_are_numbers(tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--model-path", str(path)) as server:
         answer = server.post("/v1/models/wine:predict", {"instances": ROWS.tolist()})
         assert [each["output_label"] for each in answer.json()["predictions"]] == [2, 2]
+
+
+def test_float64_probabilities_are_refused_with_the_export_that_works(tmp_path: Path, spec: Any) -> None:
+    """As skl2onnx exports a logistic regression for float64 columns."""
+    maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    )
+    nodes = [
+        helper.make_node("Softmax", ["X"], ["probabilities"]),
+        helper.make_node("ZipMap", ["probabilities"], ["p"], classlabels_int64s=[0, 1], domain="ai.onnx.ml"),
+    ]
+    inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, [None, 2])]
+    graph = helper.make_graph(nodes, "classifier", inputs, [helper.make_value_info("p", maps)])
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "lr.onnx")
+    fix = (
+        r'float64 probabilities, which onnxruntime does not load: export it for float32 .* options=\{"zipmap": False\}$'
+    )
+    with pytest.raises(LoadFailed, match=fix):
+        backend.load(spec(tmp_path / "lr.onnx"))

@@ -23,6 +23,7 @@ from pilotlight.gateway.proxy.model_routes import (
     ModelMatch,
     missing_model,
     model_object,
+    not_allowed,
     service_keys,
     unknown_model,
     unknown_route,
@@ -33,7 +34,6 @@ from pilotlight.gateway.proxy.proxied_request import ProxiedRequest
 from pilotlight.gateway.proxy.responses import (
     BODY_TIMEOUT,
     INTERIM_RESPONSE,
-    METHOD_NOT_ALLOWED,
     UNCOUNTED,
     ErrorResponse,
     render_page,
@@ -69,22 +69,13 @@ Action = Callable[[], None]
 Continue = Callable[[ProxiedRequest], None]
 
 
-def _not_allowed(path: str) -> ErrorResponse:
-    """Return the error of another method than GET; of a V1 call with the path below the name of its service."""
-    model, verb, _ = path.removeprefix(f"{PATH}/").partition(":")
-    if not verb:
-        return METHOD_NOT_ALLOWED
-    message = f"{METHOD_NOT_ALLOWED.message}; did you mean /{model[:100]}{path[:200]}?"
-    return METHOD_NOT_ALLOWED._replace(message=message)
-
-
 def serve_models_api(request: ProxiedRequest, submit: Continue) -> None:
     """Serve a request to `/v1`: list the models, or find the model's route in the body and continue with `submit`."""
     path = _path(request)
     if path != PATH and not path.startswith(f"{PATH}/"):
         ModelRouting(request, submit).start()
     elif request.method not in {"GET", "HEAD"}:
-        request.reject(_not_allowed(path))
+        request.reject(not_allowed(path))
     else:
         _list_models(request, unquote(path[len(PATH) + 1 :]))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from pilotlight.gateway.proxy.responses import NO_ROUTE, ErrorResponse
+from pilotlight.gateway.proxy.responses import METHOD_NOT_ALLOWED, NO_ROUTE, ErrorResponse
 from pilotlight.gateway.routing_table import (
     DEFAULT_NAMESPACE,
     Route,
@@ -154,6 +154,15 @@ def unknown_model(name: str, names: Sequence[str], service: Route | None = None)
         path = f"/{_prefix(service)}{service.name}/…"
         message = f"{subject} is not listed at /v1: use {path}, or list it by the annotation {ANNOTATION_MODEL_NAMES}"
     return openai_error(ErrorResponse(404, message), "model")
+
+
+def not_allowed(path: str) -> ErrorResponse:
+    """Return the error of another method than GET; of a V1 call with the path below the name of its service."""
+    model, verb, _ = path.removeprefix(f"{PATH}/").partition(":")
+    if not verb:
+        return METHOD_NOT_ALLOWED
+    message = f"{METHOD_NOT_ALLOWED.message}; did you mean /{model[:100]}{path[:200]}?"
+    return METHOD_NOT_ALLOWED._replace(message=message)
 
 
 def unknown_route(method: str, path: str) -> ErrorResponse:

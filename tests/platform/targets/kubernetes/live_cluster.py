@@ -100,9 +100,10 @@ class LiveCluster(PaperCluster):
             written = await request.json()
             written["metadata"] |= {"namespace": namespace} if namespace else {}
             return self._create({"apiVersion": api_version, "kind": kind, **written})
+        replacement = await request.json() if request.method == "PUT" else {}
         found = next((each for each in self.objects if _is(each, api_version, namespace, path[:2])), None)
         if request.method == "PUT":
-            return web.json_response(self._store({**found, **await request.json()}, "MODIFIED"))
+            return self._replace({**found, **replacement}, found["metadata"]["resourceVersion"])
         if request.method == "PATCH":
             return await self._patch(request, found, path)
         if request.method == "DELETE":
@@ -124,6 +125,11 @@ class LiveCluster(PaperCluster):
             return _conflict("AlreadyExists", f"{metadata['name']} already exists", [])
         self._own(document, "pilotlight", set(_leaves(document)))
         return web.json_response(self._store(document, "ADDED"))
+
+    def _replace(self, document: Json, current: str) -> web.Response:
+        if document["metadata"].get("resourceVersion", current) != current:
+            return _conflict("Conflict", "the object has been modified", [])
+        return web.json_response(self._store(document, "MODIFIED"))
 
     async def _patch(self, request: web.Request, found: Json, path: list[str]) -> web.Response:
         body, kind = await request.read(), request.content_type

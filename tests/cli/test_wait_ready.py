@@ -32,12 +32,12 @@ def status(phase: Any, *revisions: RevisionStatus, generation: int = 2, message:
         (status("Ready", revision(OLD), generation=1), "Applied", "generation 2"),
         (status("Ready", revision(OLD)), "Applied", "generation 2"),
         (status("Ready", revision(OLD), generation=3), "Superseded", "replaced by generation 3 of another deploy"),
-        (status("Progressing", revision(state="Pending", percent=0)), "Revision", NEW),
+        (status("Progressing", revision(state="Pending", percent=0)), "Pending", NEW),
         (status("Progressing", revision(state="Pending", starting=1)), "Starting", NEW),
         (status("Progressing", revision(
             state="Pending", starting=1, reason="PENDING", replicas=(ReplicaStatus("iris-1", "pending"),)
         )), "Pending", f"{NEW}: PENDING"),
-        (status("Progressing", revision(state="Pending", reason="no GPU")), "Revision", f"{NEW}: no GPU"),
+        (status("Progressing", revision(state="Pending", reason="no GPU")), "Pending", f"{NEW}: no GPU"),
         (status("Progressing", revision(state="Loading", starting=1)), "Loading", NEW),
         (status("Progressing", revision(percent=0), revision(OLD)), "Probed", NEW),
         (status("Ready", revision(percent=20), revision(OLD, percent=80)), "Ready", f"20 % to {NEW}, 80 % to {OLD}"),

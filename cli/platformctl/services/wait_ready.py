@@ -85,7 +85,8 @@ def _starting(revision: RevisionStatus) -> Progress:
         return Progress("Loading", revision.name)  # the reason is that of an earlier attempt
     if any(replica.state == "pending" for replica in revision.replicas):
         return Progress("Pending", f"{revision.name}{why}")
-    return Progress("Starting" if revision.starting else "Revision", f"{revision.name}{why}")
+    state = "Starting" if revision.starting else "Failed" if revision.model_state == "FailedToLoad" else "Pending"
+    return Progress(state, f"{revision.name}{why}")
 
 
 def wait(

@@ -191,6 +191,7 @@ def test_a_library_of_a_module_beside_a_pickle_is_not_looked_for_in_requirements
 
 def test_a_relative_path_that_fails_is_explained_by_the_file_that_has_it(tmp_path: Path) -> None:
     (tmp_path / "scorer.py").write_text("WEIGHTS = open('weights.json')")
+    (tmp_path / "weights.json").write_text("{}")
     module = UserModule(tmp_path / "scorer.py", tmp_path)
     try:
         with pytest.raises(LoadFailed, match=r'"weights\.json" is the file beside scorer\.py$'):

@@ -195,6 +195,8 @@ def import_reason(error: BaseException, code: Path) -> str:
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
         fix = f'Path(__file__).parent / "{error.filename}" is the file beside {code.name}'
+        if not (code.parent / error.filename).exists():
+            fix = f"there is no {error.filename} beside {code.name} either"
         return f"{reason}; relative paths start at {os.getcwd()}: {fix}"
     return reason
 

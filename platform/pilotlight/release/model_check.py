@@ -31,6 +31,7 @@ from pilotlight.wire.model_formats import (
     huggingface_config,
     missing_module,
     model_name,
+    pickled_weights,
 )
 from pilotlight.wire.model_formats.python_code import (
     METHODS,
@@ -98,8 +99,13 @@ def safe_formats(phrase: str, file: str) -> str:
 
 
 def check_module(subject: str, model: Detected) -> None:
-    """Raise UsageError for weights without what reads them: the class of their module, or a tokenizer."""
+    """Raise UsageError for weights without what reads them: the class of their module, or a tokenizer.
+
+    Also for those of Hugging Face models that are pickles.
+    """
     classes = huggingface_config(model.file).get("architectures") or () if model.format.name == "huggingface" else ()
+    if classes and (reason := pickled_weights(model.file, str(classes[0]))):
+        raise UsageError(f"{subject}: {reason}")
     if any(str(each).endswith("ForCausalLM") for each in classes) and not has_tokenizer(model.file):
         raise UsageError(f"{subject} has no tokenizer.json", SAVE_TOKENIZER)
     whole = model.file.is_dir()

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Final
 
 from pilotlight.wire.environments.install_command import install_command
-from pilotlight.wire.model_formats import SAVE_TOKENIZER, has_tokenizer
+from pilotlight.wire.model_formats import SAVE_TOKENIZER, has_tokenizer, pickled_weights
 from pilotlight_predictor.backends.base import first_line
 from pilotlight_predictor.errors import LoadFailed
 from pilotlight_predictor.repository.model_config import stays_inside
@@ -42,12 +42,8 @@ def import_transformers(*names: str) -> Any:
 
 def check_weights(folder: Path, auto_class: str) -> None:
     """Raise LoadFailed for weights that are pickles alone: transformers would say that it finds none."""
-    pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if pickles and not any(folder.glob("*.safetensors")):
-        raise LoadFailed(
-            f"{pickles[0].name} is a pickle, which is not read here: convert the weights to safetensors by "
-            f"transformers.{auto_class}.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+    if reason := pickled_weights(folder, auto_class):
+        raise LoadFailed(reason)
 
 
 def check_paths(folder: Path) -> None:

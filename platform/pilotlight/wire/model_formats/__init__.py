@@ -16,6 +16,7 @@ from pilotlight.wire.model_formats.detection import (
     is_script,
     mlserver_format,
     only_model,
+    pickled_weights,
     read_settings,
 )
 from pilotlight.wire.model_formats.table import (
@@ -37,5 +38,5 @@ __all__ = [
     "ModelFormat", "by_name", "canonical_name", "detect", "detect_file", "find_format", "foreign_types",
     "has_tokenizer", "holds_only_weights", "huggingface_config", "huggingface_phrase", "is_exported_program",
     "is_in_repository", "is_repository", "is_script", "missing_module", "mlserver_format", "model_name",
-    "name_for", "only_model", "read_settings", "split_object",
+    "name_for", "only_model", "pickled_weights", "read_settings", "split_object",
 ]  # fmt: skip

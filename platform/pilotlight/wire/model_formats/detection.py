@@ -217,6 +217,18 @@ def has_tokenizer(folder: Path) -> bool:
     return any(next(folder.glob(name), None) for name in ("tokenizer*", "vocab*", "*.model", "*.spm"))
 
 
+def pickled_weights(folder: Path, loader: str) -> str:
+    """Return why the weights of a folder in Hugging Face's layout are not read, with the fix; empty: they are.
+
+    `loader` names the class of transformers that reads them.
+    """
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if not pickles or any(folder.glob("*.safetensors")):
+        return ""
+    fix = f"transformers.{loader}.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    return f"{pickles[0].name} is a pickle, which is not read here: convert the weights to safetensors by {fix}"
+
+
 def huggingface_config(folder: Path) -> Mapping[str, Any]:
     """Return the config.json of a folder; empty if it has none that can be read."""
     config = _json(folder / "config.json")

@@ -76,6 +76,6 @@ def missing_module(folder: Path) -> str:
         fix = f"write `from {file} import {name}`{saved} into a model.py beside it"
         return f"{file}.py defines {found}: {'if it is that class, ' if len(classes) == 1 else ''}{fix}"
     return (
-        "put a model.py next to it with the class of the module, or with build() -> torch.nn.Module, or save the whole "
-        "model by torch.export.save"
+        "put a model.py next to it with the class of the module, or with build() -> torch.nn.Module, or export the "
+        "model by torch.export.export and torch.export.save"
     )

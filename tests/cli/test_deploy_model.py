@@ -30,7 +30,7 @@ from tests.onnx_models import write_identity
 from tests.predictor.storage.conftest import Hub, WebServer, web
 
 from pilotlight.errors import UsageError
-from pilotlight.release.model_check import untrusted_files
+from pilotlight.release.model_check import check_code, untrusted_files
 from platformctl.commands.service.deploy import USES
 from platformctl.services import scaffold
 from platformctl.services.model_argument import describe, kind_of
@@ -273,6 +273,17 @@ def test_a_language_model_without_a_tokenizer_is_refused_before_a_start(call: Ca
     done = call("deploy", "-f", "chat.yaml", "--dry-run")
     assert (done.code, done.out) == (2, "")
     assert f": chat has no tokenizer.json\n  {fix}\n" in done.err
+
+
+def test_pickled_weights_of_a_language_model_are_refused_before_a_start(call: Call, folder: Path) -> None:
+    for weights in (folder / "chat").glob("*.safetensors"):
+        weights.unlink()
+    (folder / "chat" / "pytorch_model.bin").write_bytes(b"pickle")
+    done = call("deploy", "./chat", "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    fix = "transformers.LlamaForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    assert "pytorch_model.bin is a pickle, which is not read here" in done.err
+    assert fix in done.err
 
 
 def test_a_torch_module_is_refused_as_a_python_model_before_a_start(call: Call, folder: Path) -> None:
@@ -753,3 +764,10 @@ def test_the_saved_manifest_of_a_model_has_its_edits(call: Call, folder: Path) -
     assert written["metadata"]["annotations"] == {"pilotlight.dev/model-names": "gpt-4o"}
     assert written["spec"]["predictor"]["minReplicas"] == 2
     assert call("deploy", "flowers.yaml", "--dry-run").out == done.out
+
+
+def test_a_class_of_a_version_folder_is_not_looked_for_in_the_scripts_above(folder: Path) -> None:
+    (folder / "tri" / "1").mkdir(parents=True)
+    (folder / "tri" / "1" / "model.py").write_text("class Scorer:\n    def predict(self, x): return x")
+    (folder / "tri" / "client.py").write_text("import json")
+    check_code("tri", "Scorer")

@@ -226,7 +226,7 @@ def test_links_that_come_and_go_while_a_model_is_copied_are_not_followed(tmp_pat
     try:
         for number in range(400):
             try:
-                copy = copy_model(tmp_path / "evil/model/1/model.onnx", tmp_path / str(number), links_out=False)
+                copy = copy_model(tmp_path / "evil/model/1/model.onnx", tmp_path / str(number), sandboxed=False)
                 outcomes.append(copy.read_text())
             except UsageError:
                 outcomes.append("refused")

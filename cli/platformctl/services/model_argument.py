@@ -104,7 +104,7 @@ def describe(word: str, *, model_format: str = "", trust_pickle: bool = False) -
     real = Path(path).resolve()
     files = () if not local else real.rglob("*") if real.is_dir() else (real,)
     size = sum(each.stat().st_size for each in files if each.is_file())
-    code = code_file(path, name_of_class) if name_of_class else Path(path)
+    code = detected.file if detected and detected.format.name == "python" else Path(path)
     libraries = _libraries(code, name) if local else set[str]()
     model = scaffold.Model(model_name(word), path, name, phrase=phrase, size=size, libraries=libraries)
     if local and (name_of_class or (own and own.name == "python")):

@@ -39,7 +39,9 @@ from pilotlight.wire.model_formats.python_code import (
     definitions,
     has_method,
     may_serve,
+    module_classes,
     modules_with,
+    read_source,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
 
 _PICKLE: Final = "is a pickle, which runs code of its author when it is loaded"
 _FLAGS: Final = ("--trust-pickle", "--config")  # by which a container may pin pickles itself
-_MODULES: Final = frozenset({"torch.nn.Module", "nn.Module", "Module"})
 
 
 def pins_of(files: Iterable[Path]) -> str:
@@ -99,14 +100,9 @@ def safe_formats(phrase: str, file: str) -> str:
 
 
 def check_module(subject: str, model: Detected) -> None:
-    """Raise UsageError for weights without what reads them: the class of their module, or a tokenizer.
-
-    Also for those of Hugging Face models that are pickles.
-    """
-    classes = huggingface_config(model.file).get("architectures") or () if model.format.name == "huggingface" else ()
-    if classes and (reason := pickled_weights(model.file, str(classes[0]))):
-        raise UsageError(f"{subject}: {reason}")
-    if any(str(each).endswith("ForCausalLM") for each in classes) and not has_tokenizer(model.file):
+    """Raise UsageError for weights without what reads them: the class of their module, or a tokenizer."""
+    classes = _architectures(model)
+    if any(name.endswith("ForCausalLM") for name in classes) and not has_tokenizer(model.file):
         raise UsageError(f"{subject} has no tokenizer.json", SAVE_TOKENIZER)
     whole = model.file.is_dir()
     folder = model.file if whole else model.file.parent
@@ -115,6 +111,12 @@ def check_module(subject: str, model: Detected) -> None:
     pickled = model.format.name == "pytorch" and not whole and holds_only_weights(model.file)
     if pickled or model.format.name == "safetensors":
         raise UsageError(f"{subject} holds only weights, without the class of their module", missing_module(folder))
+
+
+def _architectures(model: Detected) -> list[str]:
+    """Return the classes of a model in Hugging Face's layout; none of others."""
+    config = huggingface_config(model.file) if model.format.name == "huggingface" else {}
+    return list(map(str, config.get("architectures") or ()))
 
 
 def code_file(path: str, served: str = "") -> Path:
@@ -131,7 +133,7 @@ def code_file(path: str, served: str = "") -> Path:
         raise UsageError(message, f"name the file: platformctl deploy {word}")
     if modules:
         return modules[0]
-    names = [name for file in sorted(Path(path).glob("*.py")) for name in definitions(file.read_bytes())]
+    names = [name for file in sorted(Path(path).glob("*.py")) for name in definitions(read_source(file))]
     hint = suggestion(served, names) or (f"; they define {', '.join(names)}" if names else "")
     raise UsageError(f"{path} has no module that defines {served}{hint}")
 
@@ -141,8 +143,8 @@ def check_code(path: str, served: str | None = "") -> None:
 
     `served` names a class or function; empty: one that the predictor finds by itself; None: anything.
     """
-    if not path.endswith(".py") and not any(Path(path).glob("*.py")):  # in the folder of a version, if at all
-        return
+    if not path.endswith(".py") and (any(Path(path).glob("[0-9]*/*.py")) or not any(Path(path).glob("*.py"))):
+        return  # in the folder of a version, if at all
     file = code_file(path, served or "")
     if not file.is_file() or file.suffix != ".py":
         return
@@ -156,9 +158,7 @@ def check_code(path: str, served: str | None = "") -> None:
     if served and bound_names(tree).isdisjoint((served, "*")):
         hint = suggestion(served, names) or (f"; it has {', '.join(names)}" if names else "")
         raise UsageError(f"{shown} has no {'class' if served[0].isupper() else 'function'} {served}{hint}")
-    classes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
-    modules = [each for each in classes if set(map(ast.unparse, each.bases)) & _MODULES]
-    if served in {each.name for each in modules if not has_method(each, (*METHODS, "initialize"))}:
+    if served in {each.name for each in module_classes(tree) if not has_method(each, (*METHODS, "initialize"))}:
         fix = "put its weights beside it as model.pt, name this file model.py, and deploy the folder"
         raise UsageError(f"{served} is a torch.nn.Module, not a model in Python", fix)
     if served == "" and names and not may_serve(file.read_bytes()):
@@ -173,6 +173,8 @@ def check_model(path: str, workload: "Workload", service: "Service") -> None:
     if not workload.is_pilotlight or model is None or Path(path, ADAPTER_CONFIG).exists():
         return
     check_module(f"{subject}{Path(path).name}", model)
+    if (classes := _architectures(model)) and (reason := pickled_weights(model.file, classes[0])):
+        raise UsageError(f"{subject}{reason}")
     container = workload.template["spec"]["containers"][0]
     parameters = (each.get("value") for each in container.get("env", ()) if each["name"] == ENV_MODEL_PARAMETER)
     words = (*container.get("command", ()), *container.get("args", ()), *parameters)

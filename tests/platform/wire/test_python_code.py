@@ -1,10 +1,13 @@
 """Names in the source of Python models: paths of files, the module that is served."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from pilotlight.wire.model_formats.python_code import (
+    MAX_NAMES,
+    imported_packages,
     literal_paths,
     modules_with,
     served_modules,
@@ -31,8 +34,10 @@ def test_a_literal_path_is_found_however_it_is_joined(expression: str, path: str
     assert path in source_names(expression.encode()).files
 
 
-@pytest.mark.parametrize("literal", ["../secret", "data/../../secret", "a\0b", "\ud800/x", "", "/", ".", b"bytes", 5])
-def test_no_path_leads_out_of_the_folder(literal: object) -> None:
+@pytest.mark.parametrize(
+    "literal", ["../secret", ".env", ".ssh/id_rsa", "data/../../secret", "a\0b", "\ud800/x", "", "/", ".", b"bytes", 5]
+)
+def test_no_path_leads_out_of_the_folder_or_to_hidden_files(literal: object) -> None:
     assert not source_names(f"x = {literal!a}".encode()).files
 
 
@@ -62,6 +67,9 @@ def test_the_module_of_a_folder_is_its_model_py_or_the_one_that_defines_the_name
     assert modules_with(tmp_path, "Scorer") == [tmp_path / "scorer.py"]
     assert modules_with(tmp_path, "Twice") == [tmp_path / "other.py", tmp_path / "train.py"]
     assert modules_with(tmp_path, "None_") == []
+    assert modules_with(tmp_path, "Twice_") == []
+    (tmp_path / "again.py").write_text("from lib.core import Elsewhere\nMade = make()")
+    assert modules_with(tmp_path, "Elsewhere") == modules_with(tmp_path, "Made") == [tmp_path / "again.py"]
     (tmp_path / "model.py").write_text("from other import Twice")
     assert modules_with(tmp_path, "Twice") == [tmp_path / "model.py"]
     assert modules_with(tmp_path, "Scorer") == [tmp_path / "scorer.py"]
@@ -77,3 +85,25 @@ def test_what_can_be_served_has_predict_and_is_no_estimator_or_torch_module(tmp_
     (tmp_path / "d.py").write_text("import a")
     assert served_modules(tmp_path) == {tmp_path / "a.py": ["A"], tmp_path / "c.py": ["predict"]}
     assert served_names(tmp_path / "missing.py") == []
+
+
+def test_generated_code_costs_no_more_than_its_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("\n".join(f"import m{number}" for number in range(15_000)))
+    (tmp_path / "m0.py").write_text('open("weights.json")')
+    started = time.process_time()
+    assert literal_paths(file) <= {"weights.json"}
+    assert len(source_names(b"\n".join(b"import n%d" % number for number in range(15_000))).modules) == MAX_NAMES
+    file.write_text("x = " + " / ".join(['"a"'] * 800))
+    assert max(map(len, literal_paths(file))) < 40
+    file.write_text("class A(" + "a." * 900 + "b): ...")
+    assert modules_with(tmp_path, "A") == [file]
+    assert time.process_time() - started < 10
+
+
+def test_the_packages_of_a_model_are_those_of_its_code_and_of_no_environment_below(tmp_path: Path) -> None:
+    (tmp_path / "rooms.py").write_text("import torch")
+    (tmp_path / ".venv/lib").mkdir(parents=True)
+    (tmp_path / ".venv/lib/model.py").write_text("import jax")
+    (tmp_path / "model.py").write_text("import json, rooms")
+    assert imported_packages(tmp_path) == {"json", "torch"}

@@ -107,9 +107,9 @@ def _serves_code(folder: str) -> bool:
     """Whether a folder has requirements and a module of another name that can be served."""
     if not any(os.path.isfile(os.path.join(folder, name)) for name in (FILE, LOCK)):
         return False
-    from pilotlight.wire.model_formats.python_code import served_modules  # no part of most starts
+    from pilotlight.wire.model_formats.python_code import has_served_module  # no part of most starts
 
-    return bool(served_modules(Path(folder)))
+    return has_served_module(Path(folder))
 
 
 def _folders(path: str, links: bool) -> list[str]:

@@ -214,7 +214,7 @@ def huggingface_phrase(folder: Path) -> str:
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder in Hugging Face's layout has a file of a tokenizer."""
-    return any(next(folder.glob(name), None) for name in ("tokenizer*", "vocab*", "*.model", "*.spm"))
+    return any(next(folder.glob(name), None) for name in ("tokenizer*", "tekken*", "vocab*", "*.model", "*.spm"))
 
 
 def pickled_weights(folder: Path, loader: str) -> str:

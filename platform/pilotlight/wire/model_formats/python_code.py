@@ -2,13 +2,18 @@
 
 import ast
 import os
+import warnings
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-MAX_SOURCE: Final = 1 << 20  # bytes of all modules that are read for the names of files
+# Bounds for code that nobody has looked at: the control process parses that of organizations too.
+MAX_SOURCE: Final = 1 << 20  # bytes of a file, and of the modules of a folder
+MAX_NAMING_SOURCE: Final = 1 << 18  # bytes of the modules that are read for the names of files
+MAX_NAMES: Final = 1000
 MAX_PATH: Final = 4096
+MAX_PARTS: Final = 16
 METHODS: Final = ("predict", "execute", "execute_batch")  # by which the Python backend serves a class
 _OF_A_PICKLE: Final = ("fit", "forward")  # of an estimator or torch module, which weights beside the code are of
 _FUNCTION: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -27,7 +32,9 @@ class SourceNames(NamedTuple):
 def parse(source: bytes) -> ast.Module:
     """Return the syntax tree of a source; an empty one if it cannot be parsed."""
     try:
-        return ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of user code, such as "\\d"
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
         return ast.Module([], [])
 
@@ -37,16 +44,10 @@ def source_names(source: bytes) -> SourceNames:
 
     Literals that are joined by `/` or as arguments of one call are also one path: `here / "data" / "words.txt"`.
     """
-    nodes = list(ast.walk(parse(source)))
-    try:
-        texts = {text for node in nodes if isinstance(node, ast.expr) and (text := _path_literal(node))}
-    except RecursionError:  # generated code
-        texts = set()
-    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.level < 2:
-            imported |= {node.module} if node.module else {alias.name for alias in node.names}
-    return SourceNames(frozenset(filter(None, map(_relative, texts))), frozenset(imported))
+    tree = parse(source)
+    texts = (_relative(_path_literal(node)) for node in ast.walk(tree) if isinstance(node, ast.expr))
+    files = frozenset(islice(dict.fromkeys(filter(None, texts)), MAX_NAMES))
+    return SourceNames(files, frozenset(islice(dict.fromkeys(_imports(tree)), MAX_NAMES)))
 
 
 def literal_paths(file: Path) -> set[str]:
@@ -56,37 +57,59 @@ def literal_paths(file: Path) -> set[str]:
     begin with the model.py there.
     """
     pending, paths, size = [file.name if file.suffix == ".py" else "model.py"], set[str](), 0
+    seen = set(pending)
     for name in pending:
-        source = _read(file.parent / name, MAX_SOURCE - size)
+        source = read_source(file.parent / name, MAX_NAMING_SOURCE - size)
         size += len(source)
         names = source_names(source)
         paths |= names.files
-        modules = sorted(f"{module.partition('.')[0]}.py" for module in names.modules)
-        pending += [module for module in modules if module not in pending]
+        modules = {f"{module.partition('.')[0]}.py" for module in names.modules} - seen
+        seen |= modules
+        pending += sorted(modules) if len(seen) <= MAX_NAMES else ()
     return paths
 
 
 def modules_with(folder: Path, name: str) -> list[Path]:
     """Return the modules of a folder that a class or function may be served from, several if it is ambiguous.
 
-    That is its model.py if that has the name, else those that define it, else its model.py, which may make it up.
+    That is its model.py if that has the name, else those that define it, else those that import or assign it, else its
+    model.py, which may make it up.
     """
-    model = folder / "model.py"
-    if not bound_names(parse(_read(model))).isdisjoint((name, "*")):
+    model, files = folder / "model.py", sorted(folder.glob("*.py"))
+    if _binds(model, name):
         return [model]
-    defining = [file for file in sorted(folder.glob("*.py")) if name in definitions(_read(file))]
-    return defining or [model] * model.is_file()
+    defining = [file for file in files if name in definitions(read_source(file))]
+    return defining or [file for file in files if _binds(file, name)] or [model] * model.is_file()
+
+
+def _binds(file: Path, name: str) -> bool:
+    return not bound_names(parse(read_source(file))).isdisjoint((name, "*"))
 
 
 def served_modules(folder: Path) -> dict[Path, list[str]]:
-    """Return the modules of a folder with something to serve: a class with `predict`, or a function `predict`."""
-    served = {file: served_names(file) for file in sorted(folder.glob("*.py")) if file.name[0] not in "._"}
-    return {file: names for file, names in served.items() if names}
+    """Return the modules of a folder with something to serve, and its names."""
+    return dict(_served_modules(folder))
+
+
+def has_served_module(folder: Path) -> bool:
+    return any(_served_modules(folder))
+
+
+def _served_modules(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    room = MAX_SOURCE
+    for file in sorted(folder.glob("*.py")):
+        source = b"" if file.name[0] in "._" else read_source(file, room)
+        room -= len(source)
+        if names := list(_served(parse(source))):
+            yield file, names
 
 
 def served_names(file: Path) -> list[str]:
-    """Return the classes of a module that have a method `predict`, and its function `predict`."""
-    return list(_served(parse(_read(file))))
+    """Return the classes of a module that can be served, and its function `predict`.
+
+    Those with `fit` or `forward` are estimators and torch modules.
+    """
+    return list(_served(parse(read_source(file))))
 
 
 def definitions(source: bytes) -> list[str]:
@@ -102,7 +125,7 @@ def may_serve(code: bytes) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # which is refused as a Python model
         return True
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    bases = {ast.unparse(base).rpartition(".")[2] for each in classes for base in each.bases}
+    bases = {_dotted(base).rpartition(".")[2] for each in classes for base in each.bases}
     plain = _PLAIN_BASES.union(each.name for each in classes)
     return not bases <= plain or not _SERVED.isdisjoint(bound_names(tree))
 
@@ -115,12 +138,13 @@ def bound_names(tree: ast.Module) -> set[str]:
 
 
 def imported_packages(path: Path) -> set[str]:
-    """Return the packages that a file, or each model.py of a folder, imports, also by the modules beside it."""
-    waiting = [path] if path.is_file() else sorted(path.rglob("model.py"))
+    """Return the packages that a file, or each model.py of a repository, imports, also by the modules beside it."""
+    places = ("model.py", "[0-9]*/model.py", "*/[0-9]*/model.py")
+    waiting = [path] if path.is_file() else sorted({file for place in places for file in path.glob(place)})
     seen, packages = set(waiting), set[str]()
     while waiting:
         file = waiting.pop()
-        for module in _imports(parse(file.read_bytes())):
+        for module in _imports(parse(read_source(file))):
             name = module.partition(".")[0]
             beside = [file.parent / f"{name}.py", *file.parent.glob(f"{name}/**/*.py")] if name else []
             own = [each for each in beside if each.is_file()]
@@ -131,22 +155,31 @@ def imported_packages(path: Path) -> set[str]:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """Yield each module that is imported anywhere, `from . import x` as x."""
+    """Yield each module that is imported anywhere, `from . import x` as x; none of the folders above."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from () if node.level > 1 else (node.module,)
+        elif isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level < 2):
             yield from (each.name for each in node.names)
 
 
 def module_classes(tree: ast.Module) -> Sequence[ast.ClassDef]:
     """Return the classes of a file that are torch modules, by the names of their bases in it and of packages."""
-    found = dict[str, ast.ClassDef]()
+    classes = dict[str, ast.ClassDef]()
     for node in (each for each in tree.body if isinstance(each, ast.ClassDef)):
-        bases = [ast.unparse(base) for base in node.bases]
-        if any(base.endswith("Module") or base in found for base in bases):
-            found[node.name] = node
-    return list(found.values())
+        bases = [_dotted(base) for base in node.bases]
+        if any(base.endswith("Module") or base in classes for base in bases):
+            classes[node.name] = node
+    return list(classes.values())
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return a name with its packages, such as `torch.nn.Module`; empty for any other expression."""
+    names = list[str]()
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*names, node.id])) if isinstance(node, ast.Name) else ""
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -162,11 +195,11 @@ def has_method(node: ast.ClassDef, names: Sequence[str]) -> bool:
 
 def plain_classes(code: bytes) -> Sequence[ast.ClassDef]:
     """Return the classes of a file without bases but object, ABC and each other; none if it cannot be parsed."""
-    found = dict[str, ast.ClassDef]()
+    classes = dict[str, ast.ClassDef]()
     for node in parse(code).body:
-        if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} <= _PLAIN.union(found):
-            found[node.name] = node
-    return list(found.values())
+        if isinstance(node, ast.ClassDef) and set(map(_dotted, node.bases)) <= _PLAIN.union(classes):
+            classes[node.name] = node
+    return list(classes.values())
 
 
 def _served(tree: ast.Module) -> Iterator[str]:
@@ -179,7 +212,7 @@ def _served(tree: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def _read(file: Path, limit: int = MAX_SOURCE) -> bytes:
+def read_source(file: Path, limit: int = MAX_SOURCE) -> bytes:
     """Return the source of a module; nothing of a file that is missing, too large or none that can be read."""
     try:
         return file.read_bytes() if file.is_file() and file.stat().st_size <= limit else b""
@@ -187,19 +220,26 @@ def _read(file: Path, limit: int = MAX_SOURCE) -> bytes:
         return b""
 
 
-def _path_literal(node: ast.expr) -> str:
-    """Return the path that an expression ends with, as far as it is literal."""
+def _path_literal(node: ast.expr, parts: int = MAX_PARTS) -> str:
+    """Return the path that an expression ends with, as far as it is literal; of at most so many nested parts."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) and len(node.value) < MAX_PATH else ""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and (last := _path_literal(node.right)):
-        return os.path.join(_path_literal(node.left), last)
+    if parts == 0:
+        return ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and (last := _path_literal(node.right, parts - 1)):
+        return os.path.join(_path_literal(node.left, parts - 1), last)
     if isinstance(node, ast.Call):
-        literals = list(takewhile(bool, (_path_literal(each) for each in reversed(node.args))))
-        return os.path.join("", *reversed(literals))
+        last_arguments = (_path_literal(each, parts - 1) for each in reversed(node.args[-MAX_PARTS:]))
+        return os.path.join("", *reversed(list(takewhile(bool, last_arguments))))
     return ""
 
 
 def _relative(text: str) -> str:
-    """Return a path below the folder; empty for any other. `f"{here}/words.txt"` has a literal that begins with /."""
+    """Return a path below the folder; empty for any other, and for hidden files, such as the secrets of `.env`.
+
+    `f"{here}/words.txt"` has a literal that begins with /.
+    """
+    if not text.isprintable() or len(text) > MAX_PATH:
+        return ""
     path = PurePosixPath(text.lstrip("/"))
-    return str(path) if path.name and ".." not in path.parts and text.isprintable() else ""
+    return str(path) if path.name and not any(part.startswith(".") for part in path.parts) else ""

@@ -62,10 +62,10 @@ def _globals(content: bytes, pickles: int) -> Iterator[tuple[str, str]]:
 
 def missing_module(folder: Path) -> str:
     """Return what to do about weights whose folder has no model.py; a class of a module in another file is named."""
-    from pilotlight.wire.model_formats.python_code import module_classes, names_in, parse
+    from pilotlight.wire.model_formats.python_code import module_classes, names_in, parse, read_source
 
     files = [each for each in sorted(folder.glob("*.py")) if each.is_file()]
-    classes = [(file.stem, each) for file in files for each in module_classes(parse(file.read_bytes()))]
+    classes = [(file.stem, each) for file in files for each in module_classes(parse(read_source(file)))]
     if classes:
         # A network names the classes of its blocks, and no class names the network.
         named = {name for _, each in classes for name in names_in(each) - {each.name}}

@@ -53,7 +53,7 @@ def prepare(
         source = local_path(source)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         # Resolved: a sandbox follows no link to its model.
-        model = str(copy_model(Path(source), folder.resolve(), links_out=sandboxed))
+        model = str(copy_model(Path(source), folder.resolve(), sandboxed=sandboxed))
     if not sandboxed:
         args = (*container_command.split_flags(container.args, MODEL_FLAGS)[0], "--model-code=false")
         command = container_command.command(replace(container, args=args), python)

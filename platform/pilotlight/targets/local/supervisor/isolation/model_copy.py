@@ -23,10 +23,11 @@ FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOL
 FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # opening a FIFO must not block
 
 
-def copy_model(model: Path, folder: Path, *, links_out: bool) -> Path:
+def copy_model(model: Path, folder: Path, *, sandboxed: bool) -> Path:
     """Copy a folder, or a file and its companions, into a new folder. Return the model's path there.
 
-    Raise for a path that leads through a link, and without `links_out` for a link that leads out of the model.
+    With `sandboxed` its code may run: the packages and files that it names are copied too, and links may lead out of
+    the model, where there is nothing. Raise for a path that leads through a link, and otherwise for a link out.
     """
     target, copied = folder / model.name, count(1)
     folder.mkdir(mode=0o700)
@@ -40,30 +41,33 @@ def copy_model(model: Path, folder: Path, *, links_out: bool) -> Path:
                 stack.callback(os.close, parent)
             _copy(model.name, parent, target, copied)
             if target.is_file():
+                code = sandboxed and may_import(target)  # data alone imports and reads nothing
                 siblings = os.open(".", FILE, dir_fd=parent)
                 stack.callback(os.close, siblings)
                 for name in {*os.listdir(siblings)} - {model.name}:
-                    if _belongs(model, name, siblings):
+                    if _belongs(model, name, siblings, code):
                         _copy(name, siblings, folder / name, copied)
                 # The names are those of the copied code: the org cannot change it any more.
-                for name in sorted(literal_paths(target)) if may_import(target) else ():
+                for name in sorted(literal_paths(target)) if code else ():
                     _copy_named(PurePosixPath(name), siblings, folder, copied)
     except OSError as error:
         message = f"model_path = {model}, cannot be copied for the start: {error.strerror}"
         raise UsageError(message, "use regular files without links, and leave disk space for a copy") from None
-    if not links_out:
-        for each in (target, *(path for path in folder.iterdir() if path.is_dir() and path != target)):
-            check_links(each)
+    if not sandboxed:
+        check_links(target)
     return target
 
 
-def _belongs(model: Path, name: str, siblings: int) -> bool:
-    """Return whether a name beside a model file is a file or package that it is copied with; no link is."""
+def _belongs(model: Path, name: str, siblings: int, code: bool) -> bool:
+    """Return whether a name beside a model file is a file, or with `code` a package, that it is copied with.
+
+    No link is.
+    """
     mode = os.lstat(name, dir_fd=siblings).st_mode
     if not S_ISDIR(mode):
         return S_ISREG(mode) and is_companion(model, name)
     with suppress(OSError):
-        return may_import(model) and S_ISREG(os.lstat(f"{name}/__init__.py", dir_fd=siblings).st_mode)
+        return code and S_ISREG(os.lstat(f"{name}/__init__.py", dir_fd=siblings).st_mode)
     return False
 
 

@@ -227,10 +227,10 @@ def test_one_whose_copy_was_being_made_is_started_anew(folder: Path) -> None:
 def test_a_stop_while_the_model_is_copied_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying, go = threading.Event(), threading.Event()
 
-    def slow(model: Path, target: Path, *, links_out: bool) -> Path:
+    def slow(model: Path, target: Path, *, sandboxed: bool) -> Path:
         copying.set()
         go.wait()
-        return model_copy.copy_model(model, target, links_out=links_out)
+        return model_copy.copy_model(model, target, sandboxed=sandboxed)
 
     monkeypatch.setattr(isolated_process, "copy_model", slow)
 

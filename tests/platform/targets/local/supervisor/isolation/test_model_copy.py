@@ -31,7 +31,7 @@ def test_a_folder_is_copied_with_its_permissions_but_no_setuid_into_a_private_on
     (model / "1/model.onnx").chmod(0o444)
     (model / "1").chmod(0o555)
     (model / "latest").symlink_to("1")
-    copy = copy_model(model, folder, links_out=False)
+    copy = copy_model(model, folder, sandboxed=False)
     assert copy == folder / "m"
     assert (copy / "latest/model.onnx").read_text() == "own"
     modes = [oct(path.stat().st_mode & 0o7777) for path in (folder, copy / "1", copy / "1/run", copy / "1/model.onnx")]
@@ -42,22 +42,21 @@ def test_a_file_is_copied_with_its_companions(model: Path, folder: Path) -> None
     for name in ("model.onnx.data", "config.pbtxt", "other.onnx"):
         (model / "1" / name).touch()
     (model / "1/model_2.onnx").symlink_to(model.parent.parent / "acme/model.onnx")
-    copy = copy_model(model / "1/model.onnx", folder, links_out=False)
+    copy = copy_model(model / "1/model.onnx", folder, sandboxed=False)
     assert copy.read_text() == "own"
     assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.onnx.data", "config.pbtxt"}
 
 
-def test_a_file_is_copied_with_its_packages_unless_a_link_leads_out_of_them(model: Path, folder: Path) -> None:
+def test_a_file_is_copied_with_its_packages_if_a_sandbox_runs_them(model: Path, folder: Path) -> None:
     for name in ("net.pt", "layers/__init__.py", "layers/deep/wide.py", "data/rows.csv"):
         (model / name).parent.mkdir(exist_ok=True, parents=True)
         (model / name).touch()
     (model / "other").symlink_to("layers")
-    copy_model(model / "net.pt", folder, links_out=False)
+    copy_model(model / "net.pt", folder, sandboxed=True)
     assert {path.name for path in folder.iterdir()} == {"net.pt", "layers"}
     assert (folder / "layers/deep/wide.py").exists()
-    (model / "layers/secret.py").symlink_to(model.parent.parent / "acme/model.onnx")
-    with pytest.raises(UsageError, match=r"layers/secret\.py is a link out of the model's folder"):
-        copy_model(model / "net.pt", folder.with_name("second"), links_out=False)
+    copy_model(model / "net.pt", folder.with_name("data"), sandboxed=False)
+    assert {path.name for path in folder.with_name("data").iterdir()} == {"net.pt"}
 
 
 def test_code_is_copied_with_the_files_that_it_names_unless_a_link_leads_there(model: Path, folder: Path) -> None:
@@ -68,7 +67,7 @@ def test_code_is_copied_with_the_files_that_it_names_unless_a_link_leads_there(m
         (model / "1" / name).write_text(name)
     names = ["a.json", "data/b.json", "link/model.onnx", "theirs", "data", "../1/c.json", "code.py/x", "\udc80"]
     (model / "1/code.py").write_text(ascii(names))
-    copy_model(model / "1/code.py", folder, links_out=False)
+    copy_model(model / "1/code.py", folder, sandboxed=True)
     copied = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     assert copied == {"code.py", "a.json", "data", "data/b.json"}
 
@@ -94,35 +93,35 @@ def test_a_path_through_a_link_is_refused(model: Path, folder: Path, link: str) 
     path.rename(model.parent / "old")
     path.symlink_to(model.parent / "old")
     with pytest.raises(UsageError, match=r"cannot be copied for the start: (Not a directory|Too many levels)"):
-        copy_model(model / "1/model.onnx", folder, links_out=True)
+        copy_model(model / "1/model.onnx", folder, sandboxed=True)
 
 
 @pytest.mark.parametrize("target", ["../../acme/model.onnx", "1/../../../acme", "/etc", "loop/../../../acme"])
 def test_a_link_out_of_the_folder_is_refused_unless_a_sandbox_reads_it(model: Path, folder: Path, target: str) -> None:
     (model / "loop").symlink_to("1")
     (model / "out").symlink_to(target)
-    assert (copy_model(model, folder, links_out=True) / "out").is_symlink()
+    assert (copy_model(model, folder, sandboxed=True) / "out").is_symlink()
     with pytest.raises(UsageError, match=r"m/out is a link out of the model's folder"):
-        copy_model(model, folder.with_name("second"), links_out=False)
+        copy_model(model, folder.with_name("second"), sandboxed=False)
 
 
 def test_what_is_no_file_is_refused_without_waiting_for_it(model: Path, folder: Path) -> None:
     os.mkfifo(model / "pipe")
     with pytest.raises(UsageError, match="pipe is not a file of at most"):
-        copy_model(model, folder, links_out=True)
+        copy_model(model, folder, sandboxed=True)
 
 
 def test_files_depth_and_bytes_are_limited(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     monkeypatch.setattr(model_copy, "MAX_FILES", 2)
     with pytest.raises(UsageError, match="it has more than 10000 files"):
-        copy_model(model, folder / "files", links_out=True)
+        copy_model(model, folder / "files", sandboxed=True)
     monkeypatch.setattr(model_copy, "MAX_FILES", 100)
     model.joinpath(*["d"] * 65).mkdir(parents=True)
     with pytest.raises(UsageError, match="or a path of more than 64 folders"):
-        copy_model(model, folder / "depth", links_out=True)
+        copy_model(model, folder / "depth", sandboxed=True)
     with pytest.raises(UsageError, match="or a path of more than 64 folders"):
-        copy_model(model.joinpath(*["d"] * 64), folder / "path", links_out=True)
+        copy_model(model.joinpath(*["d"] * 64), folder / "path", sandboxed=True)
     monkeypatch.setattr(model_copy, "disk_space", lambda _: (1000, 998))
     with pytest.raises(UsageError, match=r"model\.onnx is not a file of at most 2 bytes, the free disk space"):
-        copy_model(model / "1/model.onnx", folder / "bytes", links_out=True)
+        copy_model(model / "1/model.onnx", folder / "bytes", sandboxed=True)

@@ -119,6 +119,7 @@ class CategoricalFeatures(Features):
         super().__init__(model, len(names), names, datatype=datatype)
         self._unknown, self._categories = unknown, {name: values for name, values in categories.items() if values}
         self._named = {name for name, values in self._categories.items() if any(isinstance(v, str) for v in values)}
+        self._codes = {name: self._code_table(name) for name in self._categories}
 
     @property
     def sample(self) -> Inputs | None:
@@ -136,22 +137,30 @@ class CategoricalFeatures(Features):
     def read(self, inputs: Inputs) -> Any:
         return super().read({name: self._coded(name, value) for name, value in inputs.items()})
 
+    def _code_table(self, name: str) -> Mapping[Any, float]:
+        """Return the codes of a column's categories, and that of the empty string, which is missing."""
+        codes = {str(each) if name in self._named else each: code for code, each in enumerate(self._categories[name])}
+        return {"": float("nan"), **codes}
+
     def _coded(self, name: str, value: Tensor) -> Tensor:
         if name not in self._categories or (value.datatype == "BYTES") != (name in self._named):
             return value
         import numpy as np
 
-        named, nan = name in self._named, float("nan")
-        codes = {str(each) if named else each: code for code, each in enumerate(self._categories[name])}
-        known = {"": nan, **codes}
+        codes, nan = self._codes[name], float("nan")
         values = list(_values(Tensor(value.datatype, value.array.reshape(-1))))
         for each in values:
-            if not self._unknown and each not in known and each == each:  # NaN is not
-                listed = ", ".join(map(repr, [*codes][:_LISTED])) + (", …" if len(codes) > _LISTED else "")
-                shown = repr(each) if named else f"{each:g}"
-                raise BadRequest(f"model '{self._model}': column '{name}' has {shown}, expected one of {listed}")
-        coded = np.array([known.get(each, nan) for each in values], np.float64)
+            if not self._unknown and each not in codes and each == each:  # NaN is not
+                raise self._no_category(name, each)
+        coded = np.array([codes.get(each, nan) for each in values], np.float64)
         return Tensor("FP64", coded.reshape(value.array.shape))
+
+    def _no_category(self, name: str, value: Any) -> BadRequest:
+        categories, named = self._categories[name], name in self._named
+        first = [repr(str(each) if named else each) for each in categories[:_LISTED]]
+        listed = ", ".join(first) + (", …" if len(categories) > _LISTED else "")
+        shown = repr(value) if named else f"{value:g}"
+        return BadRequest(f"model '{self._model}': column '{name}' has {shown}, expected one of {listed}")
 
 
 class Texts(Features):

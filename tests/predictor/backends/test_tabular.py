@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.predictor.backends.tables import ROW, answer, dumped, pinned, request
 
 from pilotlight_predictor.backends import catboost, lightgbm, sklearn, xgboost
 from pilotlight_predictor.backends.base import LoadSpec
-from pilotlight_predictor.backends.tabular import open_library, openmp_threads
+from pilotlight_predictor.backends.tabular import CategoricalFeatures, open_library, openmp_threads
+from pilotlight_predictor.core.tensors import Tensor
 from pilotlight_predictor.errors import BadRequest, LoadFailed
 from pilotlight_predictor.protocols.v1_codec import decode_predict
 from pilotlight_predictor.protocols.v2.routes import tensor_metadata
@@ -339,3 +341,18 @@ def test_a_pinned_pickle_that_is_overwritten_after_its_check_is_not_read(
     monkeypatch.setattr(joblib, "load", overwrite_then_load)
     assert answer(sklearn.load(spec), x=ROW) == {"predict": [0]}
     assert not planted()
+
+
+def test_requests_do_not_read_all_categories_of_a_column_again() -> None:
+    class Categories(list[str]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.reads += 1
+            return super().__iter__()
+
+    cities = Categories(f"city-{index}" for index in range(100))
+    features = CategoricalFeatures("m", ["city"], {"city": cities})
+    before, row = cities.reads, {"city": Tensor("BYTES", np.array([[b"city-7"], [b""]], object))}
+    assert np.array_equal(features.read(row), [[7], [np.nan]], equal_nan=True)
+    assert cities.reads == before

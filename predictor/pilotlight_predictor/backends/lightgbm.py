@@ -20,9 +20,11 @@ from pilotlight_predictor.backends.tabular import (
     Categories,
     Features,
     TableInstance,
+    check_categories,
     numbers,
     open_library,
     thread_count,
+    warn_of_codes,
 )
 from pilotlight_predictor.core.tensors import Array
 from pilotlight_predictor.errors import LoadFailed
@@ -91,25 +93,35 @@ def load(spec: LoadSpec) -> TableInstance:
         raise LoadFailed(f"{spec.path.name} is not a LightGBM model: {first_line(error)}") from None
     with spec.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         categories = read_categories(content[max(content.rfind(_PARAMETERS), 0) :], booster.names)
-    return TableInstance(_features(spec.config.name, booster, categories), {"predict": booster.predict})
+    return TableInstance(_features(spec, booster, categories), {"predict": booster.predict})
 
 
 def read_categories(parameters: bytes, names: Sequence[str]) -> Categories:
-    """Return the categories of a model that was trained with a DataFrame, from the parameters at its end."""
+    """Return the categories of a model that was trained with a DataFrame, from the parameters at its end.
+
+    Columns have none if the values do not fit them: the file was edited, or has columns of codes, too.
+    """
     indices, values = _COLUMNS.search(parameters), _CATEGORIES.search(parameters)
     if indices is None or values is None:
         return {}
+    columns: list[str] = []
     try:
-        columns = [names[int(index)] for index in indices[1].split(b",")]
-        return dict(zip(columns, json.loads(values[1]), strict=True))
-    except (IndexError, TypeError, ValueError):  # it was edited, or has columns of both kinds
-        return {}
+        columns += [names[int(index)] for index in indices[1].split(b",")]
+        categories = json.loads(values[1])
+        check_categories(categories)
+        return dict(zip(columns, categories, strict=True)) if categories else {}
+    except (IndexError, RecursionError, ValueError):
+        return dict.fromkeys(columns, ())
 
 
-def _features(model: str, booster: Booster, categories: Categories) -> Features:
+def _features(spec: LoadSpec, booster: Booster, categories: Categories) -> Features:
+    model, names = spec.config.name, booster.names
+    if any(categories.values()):
+        return CategoricalFeatures(model, names, categories, unknown=True)
     if categories:
-        return CategoricalFeatures(model, booster.names, categories, unknown=True)
-    return Features(model, booster.width, booster.names)
+        fix = "train the model with a DataFrame whose categorical columns all have the dtype category"
+        warn_of_codes(spec.path.name, model, [*categories], fix)
+    return Features(model, booster.width, names)
 
 
 def check_complete(path: Path) -> None:

@@ -230,7 +230,8 @@ def _features(model: str, estimator: Any, parts: list[Any]) -> Features:
     if type(first).__name__.endswith("Vectorizer") and type(first).__name__ != "DictVectorizer":
         return Texts(model, 1)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
-    if categories := _categories(estimator, names):
+    categories = _categories(estimator, names)
+    if any(categories.values()):
         return CategoricalFeatures(model, names, categories, unknown=hasattr(estimator, "booster_"))
     width = int(getattr(estimator, "n_features_in_", None) or len(names) or -1)
     choosers = [part for part in parts if hasattr(part, "transformers_")] if names else []

@@ -8,6 +8,7 @@ first of them.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Final
 
 from pilotlight.wire.environments.install_command import install_command
@@ -16,6 +17,7 @@ from pilotlight_predictor.core.batch import merge, split
 from pilotlight_predictor.core.requests import InferRequest, Inputs, Outputs
 from pilotlight_predictor.core.tensors import Array, Tensor, TensorSpec, tensor, zeros
 from pilotlight_predictor.errors import BadRequest, LoadFailed
+from pilotlight_predictor.observability.logs import log
 
 MATRIX: Final = "input-0"  # as KServe calls it; clients may use any other name
 Methods = Mapping[str, Callable[[Any], Array]]
@@ -161,6 +163,25 @@ class CategoricalFeatures(Features):
         listed = ", ".join(first) + (", …" if len(categories) > _LISTED else "")
         shown = repr(value) if named else f"{value:g}"
         return BadRequest(f"model '{self._model}': column '{name}' has {shown}, expected one of {listed}")
+
+
+def check_categories(columns: Any) -> None:
+    """Raise ValueError unless each column of a file has a list of what requests can send: strings, numbers, bools."""
+    if not isinstance(columns, list) or not all(isinstance(values, list) for values in columns):
+        raise ValueError("its categories are no lists")
+    for each in chain.from_iterable(columns):
+        if not isinstance(each, str | int | float):
+            raise ValueError("a category is no string, number or bool")
+        str(each).encode()  # UnicodeEncodeError: half of a surrogate pair
+
+
+def warn_of_codes(file: str, model: str, columns: Sequence[str], fix: str) -> None:
+    """Log that a file has columns of categories, but not their values."""
+    message = (
+        f"{file} does not have the categories of {', '.join(columns) or 'its features'}, so they are read as codes:"
+        f" to send values, {fix}"
+    )
+    log("model.no_categories", message, level="WARNING", model=model)
 
 
 class Texts(Features):

@@ -24,10 +24,10 @@ from pilotlight_predictor.backends.tabular import (
     numbers,
     open_library,
     thread_count,
+    warn_of_codes,
 )
 from pilotlight_predictor.core.tensors import Array
 from pilotlight_predictor.errors import LoadFailed
-from pilotlight_predictor.observability.logs import log
 
 _SOURCE: Final = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # time, file and line before a message
 _MATRIX: Final = b'{"missing": NaN, "nthread": 1}'
@@ -118,7 +118,10 @@ def load(spec: LoadSpec) -> TableInstance:
 
 
 def read_categories(library: Any, booster: ctypes.c_void_p, names: Sequence[str]) -> Categories:
-    """Return the categories of a booster's features; none if XGBoost before 3.1 is here or has saved the model."""
+    """Return the categories of a booster's features; none if XGBoost before 3.1 is here or has saved the model.
+
+    Raise LoadFailed for strings that are not UTF-8.
+    """
     categories, text, width = ctypes.c_void_p(), ctypes.c_char_p(), ctypes.c_uint64()
     library.XGBoosterGetNumFeature(booster, ctypes.byref(width))  # completes a booster that was unpickled
     export = getattr(library, "XGBoosterGetCategoriesExportToArrow", None)
@@ -136,7 +139,10 @@ def _read_values(feature: Mapping[str, Any]) -> list[Any]:
     if "offsets" not in feature:
         return list(_copy(feature).tolist())
     text, ends = _copy(feature["values"]).tobytes(), _copy(feature["offsets"]).tolist()
-    return [text[start:end].decode() for start, end in pairwise(ends)]
+    try:
+        return [text[start:end].decode() for start, end in pairwise(ends)]
+    except UnicodeDecodeError:
+        raise LoadFailed("the XGBoost model has categories that are not UTF-8") from None
 
 
 def _copy(interface: Mapping[str, Any]) -> Array:
@@ -150,12 +156,9 @@ def _features(spec: LoadSpec, booster: Booster) -> Features:
     if categories:
         return CategoricalFeatures(spec.config.name, names, categories, datatype="FP32")
     if "c" in booster.types:
-        columns = ", ".join(name for name, kind in zip(names, booster.types, strict=False) if kind == "c")
-        message = (
-            f"{spec.path.name} does not have the categories of {columns or 'its features'}, so they are read as codes:"
-            " to send values, train the model with a DataFrame and save it by XGBoost 3.1 or newer"
-        )
-        log("model.no_categories", message, level="WARNING", model=spec.config.name)
+        columns = [name for name, kind in zip(names, booster.types, strict=False) if kind == "c"]
+        fix = "train the model with a DataFrame and save it by XGBoost 3.1 or newer"
+        warn_of_codes(spec.path.name, spec.config.name, columns, fix)
     return Features(spec.config.name, booster.width, names, datatype="FP32")
 
 

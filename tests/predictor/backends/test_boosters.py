@@ -1,5 +1,6 @@
 """XGBoost, LightGBM and CatBoost: native files, classes and probabilities, categories."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,37 @@ def test_categories_that_a_file_of_xgboost_lacks_are_codes_and_warned_about(
         instance = xgboost.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.json", tmp_path))
     assert "model.json does not have the categories of color, grade, so they are read as codes" in caplog.text
     assert specs(instance)[0] == [("input-0", "FP32", (-1, 3))]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "[1, 2]", "[" * 100_000, '[{"a": 1}, [1]]', "[[[1]], [0.1]]", '[["a"], [null]]', '[["\\ud800"], [1]]',
+        '[["blue", "green", "red"]]',
+    ],
+)  # fmt: skip
+def test_categories_that_do_not_fit_a_file_of_lightgbm_are_codes_and_warned_about(
+    tmp_path: Path, colors: Any, caplog: pytest.LogCaptureFixture, values: str
+) -> None:
+    fitted("lightgbm", colors).booster_.save_model(tmp_path / "model.txt")
+    head = (tmp_path / "model.txt").read_text().partition("\npandas_categorical:")[0]
+    (tmp_path / "model.txt").write_text(f"{head}\npandas_categorical:{values}\n")
+    with caplog.at_level("WARNING", logger="pilotlight"):
+        instance = lightgbm.load(LoadSpec(ModelConfig("m"), 1, tmp_path / "model.txt", tmp_path))
+    assert "model.txt does not have the categories of color, grade, so they are read as codes" in caplog.text
+    assert specs(instance)[0] == [("input-0", "FP64", (-1, 3))]
+
+
+def test_categories_of_xgboost_that_are_not_utf_8_are_named(tmp_path: Path, colors: Any) -> None:
+    path = tmp_path / "model.json"
+    fitted("xgboost", colors).save_model(path)
+    saved = json.loads(path.read_bytes())
+    for column in saved["learner"]["gradient_booster"]["model"]["cats"]["enc"]:
+        if column.get("offsets"):
+            column["values"][0] = -1
+    path.write_text(json.dumps(saved))
+    with pytest.raises(LoadFailed, match="categories that are not UTF-8"):
+        xgboost.load(LoadSpec(ModelConfig("m"), 1, path, tmp_path))
 
 
 def test_catboost_takes_its_categories_as_strings(tmp_path: Path, data: Any) -> None:

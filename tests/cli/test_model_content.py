@@ -197,9 +197,11 @@ def test_the_command_that_deploys_a_changed_model_again_is_named(
     (document.parent / "model" / "labels.pkl").write_bytes(pickle.dumps(["setosa"]))
     assert call("deploy", "./model:predict", "--name", "sum", "--namespace", "team", "--trust-pickle").code == 0
     write_model(document, 100)
+    command = "./model:predict --name sum --namespace team --trust-pickle --set spec.predictor.maxReplicas=2"
+    planned = call("deploy", "team/sum", "--set", "spec.predictor.maxReplicas=2", "--dry-run")
+    assert f"deploy the new: platformctl deploy {command}; or, if it has a manifest," in planned.err
     again = call("deploy", "team/sum", "--set", "spec.predictor.maxReplicas=2")
     assert again.code == 0, again.err
-    command = "./model:predict --name sum --namespace team --trust-pickle --set spec.predictor.maxReplicas=2"
     assert f"deploy the new: platformctl deploy {command}; or, if it has a manifest," in again.err
     assert call("deploy", *shlex.split(command)).code == 0
     assert answer(call, "team/sum") == 1000

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, takewhile
@@ -88,13 +88,16 @@ def fixes(document_options: DocumentOptions) -> Iterator[None]:
         raise
 
 
-def given_options() -> str:
-    """Return the options of the running command as they were given, for a shell, with a space before them."""
+def given_options(without: Collection[str] = ()) -> str:
+    """Return the options of the running command as they were given, for a shell, with a space before them.
+
+    `without`: names of options that are left out.
+    """
     context, words = click.get_current_context(), list[Any]()
     for option in context.command.params:
         name = option.name or ""
         typed = name in context.params and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if typed and isinstance(option, click.Option):  # without --output, which is no parameter of the command
+        if typed and name not in without and isinstance(option, click.Option):  # --output is no parameter of it
             given = context.params[name]
             for value in given or () if option.multiple else [given]:
                 flag = option.secondary_opts[-1] if value is False else option.opts[-1]
@@ -120,7 +123,8 @@ def redeploy_command(service: "Service", path: str, namespace: str) -> str:
     }
     values = "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value)
     trust = " --trust-pickle" if ENV_TRUST_PICKLE in env else ""
-    command = f"platformctl deploy {shlex.quote(word)} --name {service.name}{values}{trust}{given_options()}"
+    given = given_options(without={"dry_run"})  # the command is to deploy it
+    command = f"platformctl deploy {shlex.quote(word)} --name {service.name}{values}{trust}{given}"
     return f"{command}; or, if it has a manifest, {by_file}"
 
 

@@ -238,6 +238,8 @@ def test_a_graph_is_asked_with_a_whole_request(call: Call, folder: Path) -> None
     assert json.loads(done.out)["first"]["model_name"] == "iris"
     done = call("infer", "flowers", "--data", FLOWER)
     assert (done.code, "InferenceGraph, which has no inputs of its own" in done.err) == (2, True)
+    limited = call("infer", "flowers", "--data", json.dumps(request), "--max-tokens", "5")
+    assert (limited.code, "--max-tokens is for one model" in limited.err) == (2, True)
     assert call("delete", "flowers").code == 0
 
 

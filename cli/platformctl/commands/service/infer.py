@@ -78,7 +78,7 @@ def infer(
     with target.open_route(tagged(status, tag)) as route:
         gateway = Gateway(route.url, {each.lower(): text for each, text in route.headers.items()} | own)
         if {each.role for each in status.revisions} == {"router"}:
-            infer_graph(gateway, key[1], kind, value, timeout)
+            infer_graph(gateway, key[1], kind, value, timeout, max_tokens)
         else:
             infer_model(gateway, key[1], model, kind, value, input_name, outputs, timeout, max_tokens)
 
@@ -171,11 +171,16 @@ def send_prompt(gateway: Gateway, path: str, prompt: Mapping[str, Any], timeout:
     return reply if reply.status != 404 else None
 
 
-def infer_graph(gateway: Gateway, name: str, kind: str, value: Any, timeout: float) -> None:
+def infer_graph(
+    gateway: Gateway, name: str, kind: str, value: Any, timeout: float, max_tokens: int | None = None
+) -> None:
     """Send a whole request to an InferenceGraph, which has no model, and so no metadata, of its own."""
     if kind != "data" or not isinstance(value, dict):
         hint = "a whole request as its services take it: --data '{\"inputs\": …}' or '{\"instances\": …}'"
         raise UsageError(f"{name} is an InferenceGraph, which has no inputs of its own", hint)
+    if max_tokens:
+        message = f"{name} is an InferenceGraph, which takes a whole request: --max-tokens is for one model"
+        raise UsageError(message, "write the limit into the request as its services take it")
     headers = {"Content-Type": "application/json"}
     reply = gateway.request("POST", "/", json.dumps(value).encode(), headers, timeout)
     show(parse_reply(reply, name), reply, reply.headers.get(HEADER_COLD_START))

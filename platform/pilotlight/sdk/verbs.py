@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 import msgspec
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 Deployable: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any] | object"
 NEGATED: Final = {"wait": "--no-wait", "auto_promote": "--manual"}
-ARGUMENTS: Final = {"--set": "sets"}
+ARGUMENTS: Final = {"--set": "sets", **{flag: f"{name}=False" for name, flag in NEGATED.items()}}
 SETS: Final = 'such as {"spec.predictor.maxReplicas": 5}'
 _PLACE: Final = re.compile(r"^(?:manifest of (.+?)|<stdin>):\d+:\d+: error PL\d+: ", re.MULTILINE)
-_FLAG: Final = re.compile(r"(?<![\w/-])--([a-z][a-z-]*)")
+_FLAG: Final = re.compile(r"(?<![\w/-])--([a-z][a-z-]*)(?!\w)")
 SERVING: Final = ("Ready", "Standby", "Parked", "Degraded")  # at zero too: the next request starts a replica
 
 
@@ -232,39 +232,56 @@ def _call(command: str, words: Sequence[str], options: Mapping[str, Any], stdin:
         raise UsageError(f"{command}: sets = {given['sets']!r}, must be a dict {SETS}")
     values: list[Any] = []
     source, progress = given.pop("own_source", ""), given.pop("progress", None) or _print
+    flags = {*_options_of(command), *(f"--{name.replace('_', '-')}" for name in given)}  # also those it lacks
     sink = output.Sink(
-        values.append, lambda line: progress(_in_python(line, source)), io.StringIO(stdin), time.monotonic()
+        values.append, lambda line: progress(_in_python(line, source, flags)), io.StringIO(stdin), time.monotonic()
     )
     token = output.SINK.set(sink)
     try:
         line = [*command.split(), "-o", "json", *_flags(given), "--", *words]
         platformctl.main(line, "platformctl", standalone_mode=False)
     except PlatformError as error:
-        error.args, error.hint = (_in_python(str(error), source),), _in_python(error.hint, source)
+        error.args, error.hint = (_in_python(str(error), source, flags),), _in_python(error.hint, source, flags)
         raise with_hint(error).with_traceback(None) from error.__cause__  # without the frames of the command line
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as error:
-        raise UsageError(f"{command}: {_in_python(error.format_message(), '')}") from None
+        raise UsageError(f"{command}: {_in_python(error.format_message(), '', flags)}") from None
     finally:
         output.SINK.reset(token)
     return values[-1] if values else None
 
 
-def _in_python(text: str, source: str) -> str:
+def _options_of(command: str) -> Iterator[str]:
+    """Yield the options that a command of platformctl has, as a command line has them."""
+    import click
+
+    from platformctl.main import platformctl
+
+    found: Any = platformctl
+    for word in command.split():
+        found = found.get_command(click.Context(found), word)
+    for parameter in found.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
+
+
+def _in_python(text: str, source: str, flags: Collection[str]) -> str:
     """Return a message of the command for a caller in Python, with the name of a model instead of its written source.
 
-    Options have the names of arguments, except in a command for a terminal.
+    The command's own `flags` have the names of arguments, except in a command for a terminal; other text that looks
+    like options, such as an engine's error, stays.
     """
     folder, _, name = source.rpartition(":")
     if source and "local path" not in text:  # which is to be uploaded
         text = text.replace(source, name).replace(f"{folder}/", "").replace(folder, name)
     text = _PLACE.sub(lambda place: f"{place[1] or 'the dict'}: ", text)
-    return (
-        text
-        if "platformctl" in text
-        else _FLAG.sub(lambda flag: ARGUMENTS.get(flag[0], flag[1].replace("-", "_")), text)
-    )
+    if "platformctl" in text:
+        return text
+
+    def argument(flag: re.Match[str]) -> str:
+        return ARGUMENTS.get(flag[0], flag[1].replace("-", "_")) if flag[0] in flags else flag[0]
+
+    return _FLAG.sub(argument, text)
 
 
 def _flags(options: Mapping[str, Any]) -> Iterator[str]:

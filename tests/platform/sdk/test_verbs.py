@@ -162,6 +162,13 @@ def test_messages_have_the_words_of_the_caller(tmp_path: Path) -> None:
     assert pickled.value.hint.startswith("if you trust it: trust_pickle=True; else save it in another format")
 
 
+def test_only_options_of_the_command_become_arguments() -> None:
+    text = "--foo-bar --manual --no-wait --min-replicas --set"
+    with pytest.raises(InvalidDocument) as invalid:
+        pilotlight.deploy(negated, name=text)
+    assert 'is "--foo-bar --manual wait=False min_replicas sets"' in str(invalid.value)  # --manual is of canaries
+
+
 @pytest.mark.parametrize("name", ["", None, 3])
 def test_a_verb_needs_the_name_of_a_service(name: Any) -> None:
     for verb in (pilotlight.status, pilotlight.delete):

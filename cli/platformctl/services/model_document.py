@@ -63,8 +63,8 @@ def refuse_without_model(model_options: ModelOptions, command: str, service: str
 
 
 @contextmanager
-def fixes(document_options: DocumentOptions) -> Iterator[None]:
-    """Write the fixes of a failed start as options of the command for its MODEL, or as fields of its manifest.
+def advice_of_command(document_options: DocumentOptions) -> Iterator[None]:
+    """Write the advice of a failed start as options of the command for its MODEL, or as fields of its manifest.
 
     They trust a pickle that the predictor refuses, and raise the memory limit.
     """

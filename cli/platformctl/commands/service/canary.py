@@ -71,7 +71,7 @@ def start(
     canary_follow.check(connected, service, request)
     if percent is None:
         judged = CanaryRequest(request, policy.merged_with(service.annotations), document_options.strict)
-        with model_document.fixes(document_options):
+        with model_document.advice_of_command(document_options):
             canary_start.run(judged, connected, apply_options)
         return
     policy.refuse_with_percent()
@@ -82,7 +82,7 @@ def start(
         canary_follow.note_replaced(connected, key)
     shared = history.with_canary_percent(request.documents, percent)
     request = replace(request, documents=shared, note=f"canary {percent} %")
-    with model_document.fixes(document_options):
+    with model_document.advice_of_command(document_options):
         rollout.run(request, connected, apply_options, strict=document_options.strict)
 
 

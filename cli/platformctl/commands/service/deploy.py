@@ -71,7 +71,7 @@ def deploy(
     mode: PinMode = "compare" if apply_options.dry_run else "record" if no_snapshot else "snapshot"
     request = replace(read(document_options, target, mode), reset=reset)
     apply = release_apply.apply if tool is None else helm.apply
-    with model_document.fixes(document_options):
+    with model_document.advice_of_command(document_options):
         if tool is None and target is not None:
             request = _start_canaries(request, target, apply_options, document_options.strict)
             if not request.documents.services:

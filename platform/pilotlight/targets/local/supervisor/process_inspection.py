@@ -21,6 +21,7 @@ DELETED: Final = " (deleted)"  # appended by the kernel to the link of a removed
 POLL_S: Final = 0.1  # where the kernel has no pidfd
 # /proc/PID/environ is empty during exec, so a process that is just starting is found only by a later scan.
 SCAN_DELAYS_S: Final = (0.1, 0.5, 2.0, 10.0)
+_SIZES: Final = ("RssAnon", "RssFile", "RssShmem", "VmLck")  # of /proc/PID/status
 CONTROL: Final = "control process"
 GATEWAY: Final = "gateway"
 LOG_WRITER: Final = "log writer"
@@ -121,13 +122,20 @@ def usage(pid: int) -> Usage:
 
 
 def _unreclaimable(pid: int, resident: int) -> int:
-    """Return the resident bytes of a process without pages of files, or all where the kernel (gVisor) has one sum."""
+    """Return the resident bytes of a process that are no pages of files, or locked (`mlock`) ones.
+
+    All where the kernel (gVisor) has one sum.
+    """
     try:
         lines = (PROC / str(pid) / "status").read_text().splitlines()
     except OSError:
         return 0
-    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:"))]
-    return sum(sizes) if sizes else resident
+    sizes = {name: int(line.split()[1]) * 1024 for line in lines if (name := line.partition(":")[0]) in _SIZES}
+    if "RssAnon" not in sizes:
+        return resident
+    # At most: the kernel does not tell how much of the locked memory is pages of files.
+    locked = min(sizes.get("RssFile", 0), sizes.get("VmLck", 0))
+    return sizes["RssAnon"] + sizes.get("RssShmem", 0) + locked
 
 
 def process_tree(pid: int) -> Iterator[int]:

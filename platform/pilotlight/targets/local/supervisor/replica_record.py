@@ -129,7 +129,7 @@ class Usage(Struct, frozen=True):
     """Resource usage of a process and its descendants.
 
     Of `resident_bytes`, `unreclaimable_bytes` are not pages of files (libraries, mapped weights), which the kernel
-    reads again when it needs their memory.
+    reads again when it needs their memory, unless they are locked.
     """
 
     cpu_seconds: float = 0.0

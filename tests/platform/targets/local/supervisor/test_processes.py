@@ -1,6 +1,7 @@
 """Who a process is and what it uses, as the kernel tells it and as `ps` does where there is no /proc."""
 
 import asyncio
+import ctypes
 import mmap
 import os
 import shutil
@@ -82,6 +83,22 @@ def test_pages_of_files_can_be_reclaimed_and_others_not(tmp_path: Path) -> None:
         mapped.close()
     assert after.resident_bytes - before.resident_bytes > 120 << 20
     assert 60 << 20 < after.unreclaimable_bytes - before.unreclaimable_bytes < 100 << 20
+
+
+def test_locked_pages_of_files_cannot_be_reclaimed(tmp_path: Path) -> None:
+    """As llama.cpp maps weights with --mlock. The memory lock of a user is often limited to 8 MiB."""
+    size = 6 << 20
+    (tmp_path / "weights").write_bytes(b"x" * size)
+    before = usage(os.getpid())
+    with (tmp_path / "weights").open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    weights = ctypes.c_char.from_buffer(mapped)
+    if ctypes.CDLL(None).mlock(ctypes.byref(weights), ctypes.c_size_t(size)):
+        pytest.skip("needs to lock 6 MiB of memory")
+    after = usage(os.getpid())
+    del weights
+    mapped.close()
+    assert after.unreclaimable_bytes - before.unreclaimable_bytes > 5 << 20
 
 
 @pytest.mark.parametrize("pidfd", [True, False])

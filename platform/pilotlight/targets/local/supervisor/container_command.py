@@ -206,14 +206,16 @@ def missing_file_fix(container: ContainerSpec, reason: str) -> str:
     for uri, pin in container.pins.items():
         content, source = f"/{pin.digest.removeprefix('sha256:')}/content/", Path(local_path(uri))
         named = re.search(rf"(/\S*{re.escape(content)})([^'\"\n]+)", reason)
-        if not named or ".." in named[2] or os.path.exists(named[0]):
+        # The replica writes the reason: it must not learn which files exist outside of the model's folder.
+        file = named[2].lstrip("/") if named else ""
+        if not named or not file or ".." in Path(file).parts or os.path.exists(named[0]):
             continue
-        if not source.is_file() or not (source.parent / named[2]).exists():
+        if not source.is_file() or not (source.parent / file).exists():
             continue
         served = re.search(r"\bclass=(\w+)", container.env.get(contract.ENV_MODEL_PARAMETER, ""))
         names = [served[1]] if served else [] if source.name == "model.py" else served_names(source)
         word = shlex.quote(f"{source.parent}:{names[0]}" if len(names) == 1 else str(source.parent))
-        problem = f"{named[2]} was not deployed with {source.name}, since no string of its code is this path"
+        problem = f"{file} was not deployed with {source.name}, since no string of its code is this path"
         return f"{problem}; deploy the folder: platformctl deploy {word}"
     return ""
 

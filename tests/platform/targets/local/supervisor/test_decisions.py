@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 from tests.platform.targets.local.supervisor.supervisor_harness import launch
 
+from pilotlight.k8s.model_pins import ModelPin
 from pilotlight.targets.local.home_directory import Home
-from pilotlight.targets.local.manifests.service_spec_types import Mount, Probe
+from pilotlight.targets.local.manifests.service_spec_types import ContainerSpec, Mount, Probe
 from pilotlight.targets.local.supervisor.container_command import (
     Command,
     address,
     checks,
     command,
     host,
+    missing_file_fix,
     variables,
     with_paths,
 )
@@ -202,3 +204,19 @@ def test_only_the_stacks_of_the_watchdog_are_told_as_a_held_gil() -> None:
     assert last_error(others) == "Retrying"
     stacks = ["Timeout (0:00:10)!", "Thread 0x1 (most recent call first):", '  File "/new/model.py", line 7 in predict']
     assert "/new/model.py" in last_error([*others, *stacks])
+
+
+def test_the_fix_for_a_missing_file_names_only_files_in_the_folder_of_the_model(tmp_path: Path) -> None:
+    """The replica writes the reason, and could ask with it which files of its user exist."""
+    (source := tmp_path / "scorer" / "scorer.py").parent.mkdir()
+    source.write_text("class Scorer:\n    def predict(self, x):\n        return x\n")
+    (source.parent / "weights.json").touch()
+    (secret := tmp_path / "secret").touch()
+    pins = {str(source): ModelPin("sha256:abc")}
+    container = ContainerSpec("main", "pilotlight/predictor:1", (), (), {}, 8080, pins=pins)
+
+    def fix(path: str) -> str:
+        return missing_file_fix(container, f"No such file or directory: '/models/abc/content/{path}'")
+
+    assert "weights.json was not deployed with scorer.py" in fix("weights.json")
+    assert [fix(path) for path in (str(secret), f"/{secret}", "../secret", "x/../../secret", "/")] == [""] * 5

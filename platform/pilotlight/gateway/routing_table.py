@@ -82,7 +82,7 @@ class Route(Struct, frozen=True):
     audit: bool = False  # record each request in the audit log
     adapters: tuple[RouteAdapter, ...] = ()
     public: tuple[str, ...] = ()  # prefixes of the paths that lead to replicas; empty: all do
-    failed: bool = False  # it has never started and its starts fail: its models are not listed
+    failed: bool = False  # its first start failed, and none has succeeded: its models are not listed
 
     @property
     def has_tokens(self) -> bool:

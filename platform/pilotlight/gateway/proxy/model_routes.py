@@ -90,7 +90,7 @@ class ModelRoutes:
         return _prefix(route) + route.models[0] if route.models and own not in route.models else ""
 
     def failed(self, name: str) -> bool:
-        """Whether the service of a model has never started."""
+        """Whether the first start of a model's service has failed."""
         return self._routes[name][0].failed
 
     def names(self, allowed: Callable[[Route], bool]) -> list[str]:

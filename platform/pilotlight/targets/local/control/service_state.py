@@ -315,9 +315,10 @@ class ServiceRun:
 
     @property
     def never_started(self) -> bool:
-        """Whether starts of this service have failed and none has become ready."""
-        states = self.revisions.values()
-        return any(each.failure for each in states) and not any(each.ready_once for each in states)
+        """Whether starts of a component that serves the models have failed and none of it has become ready."""
+        roles = {workload.role for workload in self.spec.workloads} - {"explainer"}
+        components = [[each for each in self.revisions.values() if each.spec.role == role] for role in roles]
+        return any(any(each.failure for each in one) and not any(each.ready_once for each in one) for one in components)
 
     def restore_scale(self, counts: Mapping[str, int], now: float) -> None:
         """Set desired counts after a restart: proven revisions continue with their living replicas (`counts`)."""

@@ -53,6 +53,27 @@ def test_a_service_has_failed_until_a_revision_of_it_has_been_ready() -> None:
     assert not made(run, {})[0].failed, "it is at zero, or wakes"
 
 
+def test_a_service_has_failed_if_one_of_its_components_has() -> None:
+    """A transformer that is ready has no models without its predictor; an explainer serves none."""
+    names = ("iris-transformer", "iris-explainer", "iris-predictor")
+    run = running(service(*(workload(revision(f"{name}-1", name)) for name in names)))
+
+    def failed(name: str) -> bool:
+        for found in run.revisions.values():
+            found.ready_once, found.failure = found.name != name, "exit code 1" if found.name == name else ""
+        return made(run, {})[0].failed
+
+    assert [failed(f"{name}-1") for name in names] == [True, False, True]
+
+
+def test_a_canary_that_fails_does_not_fail_its_service() -> None:
+    stable, canary = workload(revision(), mode="raw"), workload(revision("blue-predictor-1", "blue-predictor"))
+    run = running(service(stable, canary, entry=(("iris-predictor", 90), ("blue-predictor", 10))))
+    found = revision_of(run, "blue-predictor-1")
+    found.ready_once, found.failure = False, "exit code 1"
+    assert not made(run, {})[0].failed
+
+
 def test_nobody_waits_longer_than_the_request_may_take_or_than_a_start_is_given() -> None:
     def hold(timeout_s: float, deadline_s: float) -> float:
         spec = revision(timeout_s=timeout_s, progress_deadline_s=deadline_s)

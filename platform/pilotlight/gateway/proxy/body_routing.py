@@ -6,7 +6,7 @@ The body is read as far as the decision needs it; the rest streams to the replic
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote
@@ -38,7 +38,7 @@ from pilotlight.gateway.proxy.responses import (
     ErrorResponse,
     render_page,
 )
-from pilotlight.gateway.routing_table import origin_form, tag_of
+from pilotlight.gateway.routing_table import Route, origin_form, tag_of
 from pilotlight.wire.http1_strict_parser import CHUNKED, ChunkedBody, unchunked
 
 USAGE_WAIT_S: Final = 60.0  # for a body to which a request of usage is added: a slow client cannot evade it
@@ -127,11 +127,11 @@ def _route_of(request: ProxiedRequest) -> LiveRoute:
 
 
 def _list_models(request: ProxiedRequest, name: str) -> None:
-    names = _callable_names(request)
+    known, allowed = request.client.plane.routing.models, _permission(request)
+    names = known.names(allowed)
     if name and name not in names:
-        request.reject(_unknown_model(request, name, names))
+        request.reject(_unknown_model(request, name, allowed))
         return
-    known = request.client.plane.routing.models
     listed = [name] if name else [each for each in names if not known.failed(each)]
     models = [model_object(each, known.parent(each)) for each in listed]
     body = json.dumps(models[0] if name else {"object": "list", "data": models}).encode()
@@ -139,16 +139,19 @@ def _list_models(request: ProxiedRequest, name: str) -> None:
     request.send_response(render_page(200, "application/json", body, close, bodiless))
 
 
+def _permission(request: ProxiedRequest) -> Callable[[Route], bool]:
+    return request.client.plane.admission.allows(request.prepared.head.headers)
+
+
 def _callable_names(request: ProxiedRequest) -> list[str]:
-    plane = request.client.plane
-    return plane.routing.models.names(plane.admission.allows(request.prepared.head.headers))
+    return request.client.plane.routing.models.names(_permission(request))
 
 
-def _unknown_model(request: ProxiedRequest, name: str, names: Sequence[str]) -> ErrorResponse:
-    plane = request.client.plane
-    allowed = plane.admission.allows(request.prepared.head.headers)
-    services = [plane.routing.routes[key].route for key in service_keys(name) if key in plane.routing.routes]
-    return unknown_model(name, names, next((each for each in services if not each.internal and allowed(each)), None))
+def _unknown_model(request: ProxiedRequest, name: str, allowed: Callable[[Route], bool]) -> ErrorResponse:
+    routing = request.client.plane.routing
+    services = [routing.routes[key].route for key in service_keys(name) if key in routing.routes]
+    service = next((each for each in services if not each.internal and allowed(each)), None)
+    return unknown_model(name, routing.models.names(allowed), service)
 
 
 class ModelRouting:
@@ -211,7 +214,7 @@ class ModelRouting:
             elif name is None:
                 request.cancel(missing_model(names, self._whole_json() if names else b""))
             else:
-                request.cancel(_unknown_model(request, name, _callable_names(request)))
+                request.cancel(_unknown_model(request, name, _permission(request)))
         elif self._chunks is not None and not request.body_complete and renamed:
             self._match, request.client.on_body = match, self._read  # it gets another length, so all must be there
             request.resume_body()

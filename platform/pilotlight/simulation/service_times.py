@@ -9,7 +9,7 @@ from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
-from msgspec import DecodeError, Meta, Struct, field, json, structs, to_builtins
+from msgspec import DecodeError, Meta, Struct, convert, field, json, structs, to_builtins
 
 from pilotlight.errors import UsageError
 
@@ -113,7 +113,11 @@ class Profile:
 def read_profile(path: Path) -> Profile:
     """Return the profile of a file. Raise UsageError that names the file and the field."""
     try:
-        file = json.decode(path.read_bytes(), type=ProfileFile)
+        document = json.decode(path.read_bytes())
+        match document:
+            case {"serviceTimes": {"llm": {} as rates} as times} if not rates:
+                del times["llm"]
+        file = convert(document, ProfileFile, strict=False, str_keys=True)  # by hand also `2.0` for a count
     except (OSError, DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a profile: {error}", HINT) from error
     starts = {name: _cold_start(path, name, phases) for name, phases in file.cold_starts.items()}

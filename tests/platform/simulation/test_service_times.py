@@ -25,6 +25,12 @@ def test_a_written_profile_is_read(tmp_path: Path) -> None:
     assert times["llm"]["decodeTokensPerSecond"] == {"1": 60.0, "8": 320.0}
 
 
+def test_a_profile_written_by_hand_may_have_decimals_for_counts_and_no_rates(tmp_path: Path) -> None:
+    file, times = tmp_path / "profile.json", {"parallel": 2.0, "maxBatch": 8.0, "byBatch": {"4": [1]}, "llm": {}}
+    file.write_text(json.dumps({**HEAD, "serviceTimes": times}))
+    assert read_profile(file).service_times == ServiceTimes(parallel=2, max_batch=8, by_batch={4: (1.0,)})
+
+
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [

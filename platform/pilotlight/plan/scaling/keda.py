@@ -22,8 +22,8 @@ from pilotlight.spec.service import ScalingMetric
 
 Json = Any
 LEAST_VERSION: Final = (2, 18)
-# Above any latency: at zero replicas only requests may activate, not the latency of past ones.
 OTEL_SCALER: Final = "keda-otel-scaler.keda.svc:4318"
+# Above any latency: at zero replicas only requests may activate, not the latency of past ones.
 NEVER_ACTIVE: Final = "1000000"
 # KEDA rounds thresholds and values to three decimals, and rejects a threshold of 0. Below this, rounding loses more
 # than 1 %.

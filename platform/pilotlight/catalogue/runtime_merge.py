@@ -88,7 +88,8 @@ def merge_component(runtime: Runtime | None, component: Component) -> MergedPod:
     if runtime is None or runtime.group == "kserve":
         return _kserve(runtime, component)
     config = _config(runtime, component)
-    base = _split({key: value for key, value in config.items() if key not in _NOT_POD}, MAIN_CONTAINER["ome"])
+    pod = {key: value for key, value in config.items() if key not in _NOT_POD}
+    base = MergedPod(*split_containers(pod, MAIN_CONTAINER["ome"]))
     resources = {"resources": config["resources"]} if config.get("resources") else {}
     base = _overlay(base, {}, strategic_merge(resources, config.get("runner") or {}))
     merged = _with_name(_overlay(base, component.pod, component.runner), MAIN_CONTAINER["ome"])
@@ -161,29 +162,26 @@ def _group_config(runtime: Runtime | None, component: Component, part: str) -> M
 def _kserve(runtime: Runtime | None, component: Component) -> MergedPod:
     """Merge predictor.model into the runtime's kserve-container; other containers are merged by name, or added."""
     main = MAIN_CONTAINER["kserve"]
-    base = _split(runtime.pod, main) if runtime is not None else MergedPod({}, {})
+    base = MergedPod(*split_containers(runtime.pod if runtime is not None else {}, main))
     if component.model is not None:
         over = dict(component.model.container)
         container = _consistent_resources(strategic_merge(base.container, over), over)
         args = [*base.container.get("args", ()), *over.get("args", ())]
         container |= {"args": args} if args else {}
         return _with_name(MergedPod(strategic_merge(base.pod, component.pod), container), main)
-    mine = _split(component.pod, main) if component.runner is None else MergedPod(dict(component.pod), {})
-    merged = _overlay(base, mine.pod, strategic_merge(mine.container, component.runner or {}))
+    pod, container = split_containers(component.pod, main) if component.runner is None else (component.pod, {})
+    merged = _overlay(base, pod, strategic_merge(container, component.runner or {}))
     return _with_name(merged, main)
 
 
 def _kserve_group(runtime: Runtime, component: Component, group: NodeGroup) -> MergedPod:
     config = {key: value for key, value in runtime.workers.items() if key not in _NOT_POD}
-    base, mine = _split(config, WORKER_CONTAINER), _split(group.pod, WORKER_CONTAINER)
-    args = [*base.container.get("args", ()), *mine.container.get("args", ())]
-    merged = _overlay(base, mine.pod, strategic_merge(mine.container, group.runner or {}))
+    base = MergedPod(*split_containers(config, WORKER_CONTAINER))
+    pod, own = split_containers(group.pod, WORKER_CONTAINER)
+    args = [*base.container.get("args", ()), *own.get("args", ())]
+    merged = _overlay(base, pod, strategic_merge(own, group.runner or {}))
     container = merged.container | ({"args": args} if args else {})
     return _with_name(MergedPod(merged.pod, container), WORKER_CONTAINER)
-
-
-def _split(pod: Mapping[str, Json], main: str) -> MergedPod:
-    return MergedPod(*split_containers(pod, main))
 
 
 def _overlay(base: MergedPod, pod: Mapping[str, Json], container: Mapping[str, Json] | None) -> MergedPod:

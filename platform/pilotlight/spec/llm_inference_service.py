@@ -210,7 +210,7 @@ def _lookup(value: Json, path: str) -> Json:
 def _component(
     role: Role, value: Mapping[str, Json], path: str, spec: Mapping[str, Json], context: DocumentContext
 ) -> Component:
-    pod, main = _split(value.get("template", {}))
+    pod, main = split_containers(pod_of(value.get("template", {})), MAIN)
     model = spec.get("model", {})
     uri = resolve_uri(model.get("uri", ""), context.location("spec.model.uri"))
     runner, arguments = _engine(main, model.get("name", ""), value.get("parallelism", {}), path, context)
@@ -233,11 +233,6 @@ def _component(
     )
     check_component(result, f"spec.{role}", context)
     return result
-
-
-def _split(template: Mapping[str, Json]) -> tuple[dict[str, Json], dict[str, Json]]:
-    """Return the pod with its sidecars, and the engine's container."""
-    return split_containers(pod_of(template), MAIN)
 
 
 def _engine(
@@ -297,7 +292,7 @@ def _worker(value: Mapping[str, Json], path: str, context: DocumentContext) -> N
     if nodes < 2:
         message = "needs parallelism for 2 nodes or more: pipeline stages, or data of which each node has dataLocal"
         context.error("PL119", f"{path}.worker", message)
-    pod, main = _split(value["worker"])
+    pod, main = split_containers(pod_of(value["worker"]), MAIN)
     dropped = () if "command" in main else ("args", *_PROBES)
     runner = {key: entry for key, entry in main.items() if key not in ("name", *dropped)}
     return NodeGroup(pod, runner, max(nodes - 1, 1))
@@ -323,7 +318,8 @@ def _metric(trigger: Mapping[str, Json]) -> ScalingMetric:
 def _router(scheduler: Mapping[str, Json], disaggregated: bool) -> Component:
     replicas = scheduler.get("replicas")
     strategy = "prefill_decode" if disaggregated else "inference_pool" if "pool" in scheduler else "prefix_aware"
-    pod, main = _split(scheduler.get("template", {})) if strategy == "inference_pool" else ({}, {})
+    template = scheduler.get("template", {}) if strategy == "inference_pool" else {}
+    pod, main = split_containers(pod_of(template), MAIN)
     plugins = scheduler.get("config", {}).get("inline")
     return Component(
         "router",

@@ -1,5 +1,6 @@
 """The verbs as functions on a real platform; the tests build on each other."""
 
+import json
 import os
 import pickle
 import threading
@@ -167,6 +168,23 @@ def test_only_options_of_the_command_become_arguments() -> None:
     with pytest.raises(InvalidDocument) as invalid:
         pilotlight.deploy(negated, name=text)
     assert 'is "--foo-bar --manual wait=False min_replicas sets"' in str(invalid.value)  # --manual is of canaries
+
+
+def test_a_start_at_its_memory_limit_names_the_argument_that_raises_it() -> None:
+    class Large:
+        def __init__(self) -> None:
+            raise RuntimeError("used 612 MiB, limit 512 MiB; raise resources.limits.memory")  # as the platform ends it
+
+        def predict(self, x: np.ndarray) -> dict[str, np.ndarray]:
+            return {"y": x}
+
+    with pytest.raises(pilotlight.PlatformError, match="limit 512 MiB") as ended:
+        pilotlight.deploy(Large, min_replicas=1, timeout=60)
+    sets = {"spec.predictor.model.resources.limits.memory": "1Gi"}
+    assert ended.value.hint.startswith(f"the same call with sets={json.dumps(sets)}; ")
+    with pytest.raises(pilotlight.PlatformError, match="limit 512 MiB"):
+        pilotlight.deploy(Large, min_replicas=1, timeout=60, sets=sets)
+    pilotlight.delete("large")
 
 
 @pytest.mark.parametrize("name", ["", None, 3])

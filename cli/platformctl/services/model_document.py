@@ -81,10 +81,8 @@ def advice_of_command(document_options: DocumentOptions) -> Iterator[None]:
         advice = r"set --trust-pickle (?P<pins>.+?) \(for a manifest: (?P<setting>--set .+?\]')\)"
         error.args = (re.sub(advice, own, str(error)),)
         if reached := re.search(rf"limit (\d+) MiB[^;]*; {re.escape(RAISE_LIMIT)}", str(error)):
-            path, memory = (
-                "spec.predictor.model.resources.limits.memory",
-                f"{-(-int(reached[1]) // 512)}Gi",
-            )  # about twice
+            path = "spec.predictor.model.resources.limits.memory"
+            memory = f"{-(-int(reached[1]) // 512)}Gi"  # about twice as much
             words = _arguments() + given_options()
             same = f"{click.get_current_context().command_path}{words} --set {path}={memory}"
             same = f"the same call with sets={json.dumps({path: memory})}" if output.SINK.get() else same

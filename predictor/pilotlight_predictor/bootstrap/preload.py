@@ -19,7 +19,7 @@ _SERVER_MODULES: Final = (
     "pilotlight_predictor.bootstrap.application", "pilotlight_predictor.frontends.http.aiohttp_server",
     "pilotlight_predictor.metrics.cpu_readings", "pilotlight_predictor.metrics.gpu_readings",
     "pilotlight_predictor.repository.config_reader", "pilotlight_predictor.repository.environment", "ctypes",
-    "inspect", "numpy.random", "orjson", "traceback", "uvloop",
+    "inspect", "numpy.random", "orjson", "pilotlight.wire.model_formats.python_code", "traceback", "uvloop",
 )  # fmt: skip
 _TORCH_MODULES: Final = (
     "pilotlight_predictor.backends.torch.backend", "pilotlight_predictor.backends.torch.aot.package_lookup",

@@ -118,6 +118,7 @@ def test_nobody_gives_up_a_copy_for_a_model_that_is_busy() -> None:
 def test_stacks_of_kernels_are_free_while_all_models_are_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setattr(cuda_driver, "library", lambda: driver)
+    monkeypatch.setattr(cuda_driver.Context, "devices", set())  # without those of other tests
     cuda_driver.Context(0)
 
     async def scene(lot: ParkingPool) -> None:

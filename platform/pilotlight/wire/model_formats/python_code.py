@@ -96,10 +96,10 @@ def has_served_module(folder: Path) -> bool:
 
 
 def _served_modules(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    room = MAX_SOURCE
+    budget = MAX_SOURCE
     for file in sorted(folder.glob("*.py")):
-        source = b"" if file.name[0] in "._" else read_source(file, room)
-        room -= len(source)
+        source = b"" if file.name[0] in "._" else read_source(file, budget)
+        budget -= len(source)
         if names := list(_served(parse(source))):
             yield file, names
 

@@ -71,10 +71,10 @@ def missing_module(folder: Path) -> str:
         named = {name for _, each in classes for name in names_in(each) - {each.name}}
         whole = [(file, each.name) for file, each in classes if each.name not in named]
         file, name = (whole or [(file, each.name) for file, each in classes])[0]
-        found = ", ".join(each.name for at, each in classes if at == file)
+        names = ", ".join(each.name for at, each in classes if at == file)
         saved = "" if len(whole) == 1 else ", or the class that you saved,"
         fix = f"write `from {file} import {name}`{saved} into a model.py beside it"
-        return f"{file}.py defines {found}: {'if it is that class, ' if len(classes) == 1 else ''}{fix}"
+        return f"{file}.py defines {names}: {'if it is that class, ' if len(classes) == 1 else ''}{fix}"
     return (
         "put a model.py next to it with the class of the module, or with build() -> torch.nn.Module, or export the "
         "model by torch.export.export and torch.export.save"
